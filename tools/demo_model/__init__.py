@@ -1,0 +1,1 @@
+"""The demo model of colibri: corpus, tokenizer, training, export and measurements."""

@@ -1,0 +1,1 @@
+"""Measurements of an exported model: loss, agreement with transformers, drafts, routing, quantisation."""
