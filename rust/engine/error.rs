@@ -1,0 +1,152 @@
+//! The engine's one error type. Every variant carries what a person needs to act: path, name, expected, got.
+//! `Display` is the "what" line of a message, `why` and `fix` are its other two lines, `code` is the stable
+//! slug shared by the command line, the Python exceptions and the documentation.
+
+use std::path::PathBuf;
+
+use colibri_kernels::error::KernelError;
+use colibri_store::error::StoreError;
+use thiserror::Error;
+
+use crate::spec::SpecError;
+
+/// Everything that can go wrong between opening a model and choosing a token.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A container, a source, the expert store or the memory budget refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A kernel refused a shape.
+    #[error(transparent)]
+    Kernel(KernelError),
+    /// `config.json` does not describe a model that this engine runs.
+    #[error("{path}: {source}", path = .path.display())]
+    Config {
+        /// The file that was read.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: SpecError,
+    },
+    /// `config.json` cannot be read as JSON, or is no object.
+    #[error("{path} is not a readable configuration", path = .path.display())]
+    ConfigUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        reason: String,
+    },
+    /// An argument is out of range.
+    #[error("{name} must be {expected}, not {got}")]
+    InvalidValue {
+        /// The argument.
+        name: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it was.
+        got: String,
+    },
+    /// The tokens do not fit the context.
+    #[error("{tokens} tokens are asked for; the context is {context}")]
+    ContextLengthExceeded {
+        /// Tokens that the session would hold.
+        tokens: usize,
+        /// Tokens that it can hold.
+        context: usize,
+    },
+    /// A number that is not finite appeared.
+    #[error("a value is not finite in {place}, on the way into or out of {tensor}")]
+    NonFinite {
+        /// The layer, in words.
+        place: String,
+        /// The tensor whose input or output it is.
+        tensor: String,
+        /// The model's folder, where one is concerned.
+        model: Option<PathBuf>,
+    },
+    /// The watcher said stop.
+    #[error("stopped")]
+    Cancelled,
+    /// An earlier error left the session without a defined state.
+    #[error("this session stopped at an earlier error: {reason}")]
+    SessionPoisoned {
+        /// The earlier error.
+        reason: String,
+    },
+}
+
+/// Memory that was refused is the same error wherever it was asked for.
+impl From<KernelError> for EngineError {
+    fn from(error: KernelError) -> Self {
+        match error {
+            KernelError::OutOfMemory { .. } => Self::Store(error.into()),
+            other => Self::Kernel(other),
+        }
+    }
+}
+
+impl EngineError {
+    /// The stable slug of the error.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.code(),
+            Self::Kernel(_) => "internal",
+            Self::Config { source, .. } => source.code(),
+            Self::ConfigUnreadable { .. } => "model_corrupt",
+            Self::InvalidValue { .. } => "invalid_value",
+            Self::ContextLengthExceeded { .. } => "context_length_exceeded",
+            Self::NonFinite { .. } => "non_finite",
+            Self::Cancelled => "cancelled",
+            Self::SessionPoisoned { .. } => "session_poisoned",
+        }
+    }
+
+    /// The reason, with numbers, when the "what" line does not hold it already.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        match self {
+            Self::Store(error) => error.why(),
+            Self::Config { source, .. } => source.why(),
+            Self::ConfigUnreadable { reason, .. } => Some(reason.clone()),
+            Self::ContextLengthExceeded { tokens, context } => Some(format!(
+                "{over} tokens too many. Nothing was cut: a shortened prompt gives wrong answers",
+                over = tokens.saturating_sub(*context)
+            )),
+            Self::NonFinite { model, .. } => {
+                let place = model.as_ref().map_or_else(String::new, |model| format!(" of {}", model.display()));
+                Some(format!("the weights{place} are damaged, or their values leave the range of 32-bit floats"))
+            }
+            Self::SessionPoisoned { .. } => Some("its cache may hold half a step".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// What the reader can do.
+    #[must_use]
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            Self::Store(error) => error.fix(),
+            Self::Config { source, .. } => source.fix(),
+            Self::ConfigUnreadable { .. } => Some("fetch config.json again".to_owned()),
+            Self::ContextLengthExceeded { tokens, .. } => {
+                Some(format!("--ctx {tokens} if the model and the memory allow it, or send less"))
+            }
+            Self::NonFinite { .. } => Some("compare the files with their source; convert again".to_owned()),
+            Self::SessionPoisoned { .. } => Some("open a new session; the model itself is unharmed".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_context_error_names_both_numbers_and_a_way_out() {
+        let error = EngineError::ContextLengthExceeded { tokens: 15_240, context: 8192 };
+        assert!(error.to_string().contains("15240") && error.to_string().contains("8192"));
+        assert!(error.fix().is_some_and(|fix| fix.contains("--ctx 15240")));
+    }
+}

@@ -1,0 +1,14 @@
+//! Bytes in, masks and forced spans out. No model, no files, no unsafe code.
+//!
+//! This crate owns what structured output needs and the engine does not know: the [`Constraint`] that a
+//! grammar presents to the token loop, and the [`TokenTrie`] through which a byte-level constraint is turned
+//! into a mask over a vocabulary. It depends on nothing of ours, so that it can be tested and fuzzed alone.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod constraint;
+mod trie;
+
+pub use bytes::ByteSet;
+pub use constraint::{Constraint, Mark};
+pub use trie::{TokenMask, TokenTrie, TrieError};

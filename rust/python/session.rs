@@ -1,0 +1,129 @@
+//! A KV cache, and the choice of tokens from its last row.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use colibri_engine::sample::SamplingParams;
+use colibri_engine::session::Session as EngineSession;
+use colibri_engine::{EngineError, Sampled};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use crate::error::{detached, from_engine, invalid};
+use crate::watch::Watcher;
+
+/// Checked sampling parameters.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct Sampling {
+    params: SamplingParams,
+}
+
+#[pymethods]
+impl Sampling {
+    #[new]
+    #[allow(clippy::too_many_arguments, reason = "one argument for each field")]
+    fn new(
+        temperature: f32,
+        top_p: f32,
+        top_k: u32,
+        min_p: f32,
+        repeat_penalty: f32,
+        presence_penalty: f32,
+        frequency_penalty: f32,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let params = SamplingParams {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            repeat_penalty,
+            presence_penalty,
+            frequency_penalty,
+            seed,
+        };
+        params.validate().map_err(|error| from_engine(&error))?;
+        Ok(Self { params })
+    }
+}
+
+/// A KV cache with the logits of its last position.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct Session {
+    pub(crate) session: Arc<Mutex<EngineSession>>,
+}
+
+impl Session {
+    /// The session. Never called with the interpreter lock while another thread may compute on it for long.
+    fn lock(&self) -> MutexGuard<'_, EngineSession> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works on the session without the interpreter lock.
+    fn with<T: Send + pyo3::marker::Ungil>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut EngineSession) -> Result<T, EngineError> + Send + pyo3::marker::Ungil,
+    ) -> PyResult<T> {
+        detached(py, || work(&mut self.lock()))
+    }
+}
+
+#[pymethods]
+impl Session {
+    /// The most tokens it can hold.
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.lock().capacity())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.lock().len())
+    }
+
+    /// The tokens it holds.
+    fn tokens(&self, py: Python<'_>) -> Vec<u32> {
+        py.detach(|| self.lock().tokens().to_vec())
+    }
+
+    /// Appends tokens; stopped by the watcher it keeps the chunks done and raises with the code `cancelled`.
+    fn extend(&self, py: Python<'_>, tokens: Vec<u32>, watcher: &Bound<'_, Watcher>) -> PyResult<()> {
+        let watch = watcher.get();
+        watch.enter(py)?;
+        let done = self.with(py, |session| session.extend(&tokens, watch));
+        watch.raised().map_or(done, Err)
+    }
+
+    /// Forgets everything after the first `length` tokens.
+    fn rewind(&self, py: Python<'_>, length: usize) {
+        py.detach(|| self.lock().rewind(length));
+    }
+
+    /// Chooses the next token from the last row; returns it with its log probability.
+    fn sample(&self, py: Python<'_>, sampling: &Bound<'_, Sampling>) -> PyResult<(u32, f32)> {
+        let params = &sampling.get().params;
+        self.with(py, |session| session.sample(params)).map(pair)
+    }
+
+    /// A copy of the last row [vocab] after the penalties.
+    fn penalised<'py>(&self, py: Python<'py>, sampling: &Bound<'py, Sampling>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let params = &sampling.get().params;
+        let row = self.with(py, |session| session.penalised(params))?;
+        Ok(PyArray1::from_vec(py, row))
+    }
+
+    /// Chooses the next token from a row that already holds the penalties.
+    fn choose(
+        &self,
+        py: Python<'_>,
+        logits: PyReadonlyArray1<'_, f32>,
+        sampling: &Bound<'_, Sampling>,
+    ) -> PyResult<(u32, f32)> {
+        let row = logits.as_slice().map_err(|_| invalid("logits", "an array with strides", "contiguous"))?.to_vec();
+        let params = &sampling.get().params;
+        self.with(py, |session| session.choose(&row, params)).map(pair)
+    }
+}
+
+fn pair(sampled: Sampled) -> (u32, f32) {
+    (sampled.token, sampled.logprob)
+}

@@ -1,0 +1,201 @@
+//! Placement, threads, chunking and instruction set never change a bit of the logits.
+//!
+//! Each test walks the engine's tables: kernel sets, thread counts and chunk sizes, sources and numbers of slots. The
+//! models are seeded checkpoints in f32 and bf16, their conversions to every format, and the reference fixtures.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use colibri::engine::convert::{ConvertOptions, TARGET_FORMATS, convert};
+use colibri::engine::fixture::{Fixture, SplitMix64};
+use colibri::engine::{EngineConfig, Model, NoWatch};
+use colibri::kernels::{KernelSet, Numerics, ScaleRule};
+use colibri::store::source::SOURCES;
+use colibri::store::{IoRequest, SourceKind};
+use tempfile::TempDir;
+
+/// A model on disk and a text for it.
+struct Case {
+    name: String,
+    path: PathBuf,
+    vocab: usize,
+    experts: usize,
+    top_k: usize,
+}
+
+/// Several tiles, heads and groups wide, so that every kernel path is taken.
+fn wide() -> Fixture {
+    Fixture {
+        layers: 2,
+        vocab: 128,
+        experts: 6,
+        hidden: 512,
+        dense_width: 576,
+        expert_width: 128,
+        query_rank: 128,
+        latent_rank: 128,
+        nope_dim: 64,
+        rope_dim: 32,
+        value_dim: 64,
+        heads: 8,
+        index_heads: 8,
+        index_dim: 64,
+        index_top_k: 24,
+        bf16: true,
+        shards: 2,
+        ..Fixture::default()
+    }
+}
+
+/// The checkpoints and their conversions; the folder must outlive the cases.
+static CASES: LazyLock<(TempDir, Vec<Case>)> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cases = Vec::new();
+    for (name, fixture) in [("narrow", Fixture::default()), ("wide", wide())] {
+        let case = |name: String, path| Case {
+            name,
+            path,
+            vocab: fixture.vocab,
+            experts: fixture.experts * (fixture.layers - fixture.dense_layers + 1),
+            top_k: fixture.top_k,
+        };
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        fixture.write(&path).unwrap();
+        for format in TARGET_FORMATS {
+            let converted = folder.path().join(format!("{name}-{}", format.name()));
+            let options = ConvertOptions {
+                experts: *format,
+                dense: *format,
+                scale_rule: ScaleRule::AbsMax,
+                ..ConvertOptions::default()
+            };
+            convert(&path, &converted, &options, &NoWatch).unwrap();
+            cases.push(case(format!("{name} {}", format.name()), converted));
+        }
+        cases.push(case(name.to_owned(), path));
+    }
+    let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle/glm_sparse");
+    cases.push(Case { name: "glm_sparse".to_owned(), path: oracle, vocab: 256, experts: 30, top_k: 2 });
+    (folder, cases)
+});
+
+fn text(case: &Case, len: usize) -> Vec<u32> {
+    let mut random = SplitMix64 { state: 11 };
+    (0..len).map(|_| random.token(case.vocab)).collect()
+}
+
+/// One thread, one row at a time, the scalar kernels, everything in memory: what every other way must equal.
+fn plain(numerics: Numerics) -> EngineConfig {
+    EngineConfig {
+        numerics,
+        threads: Some(1),
+        kernels: "scalar".to_owned(),
+        prefill_chunk: Some(1),
+        io: IoRequest::Kind(SourceKind::Buffered),
+        ..EngineConfig::default()
+    }
+}
+
+fn bits(case: &Case, config: &EngineConfig, tokens: &[u32]) -> Vec<u32> {
+    let model = Model::open(&case.path, config, &NoWatch).unwrap();
+    let logits = model.logits(tokens, &NoWatch).unwrap();
+    assert_eq!(logits.len(), tokens.len() * case.vocab);
+    logits.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn i1_every_kernel_set_gives_the_bits_of_the_scalar_one() {
+    for case in &CASES.1 {
+        let tokens = text(case, 24);
+        for numerics in Numerics::ALL {
+            let base = EngineConfig { prefill_chunk: Some(12), ..plain(numerics) };
+            let expected = bits(case, &base, &tokens);
+            for kernels in KernelSet::available() {
+                let name = kernels.name().to_owned();
+                let config = EngineConfig { kernels: name, ..base.clone() };
+                let equal = bits(case, &config, &tokens) == expected;
+                assert!(equal, "{}, {}, {}", case.name, numerics.name(), kernels.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn i2_chunks_and_threads_do_not_change_a_bit() {
+    for case in &CASES.1 {
+        let tokens = text(case, 64);
+        let base = EngineConfig { kernels: "auto".to_owned(), ..plain(Numerics::Quantized) };
+        let expected = bits(case, &base, &tokens);
+        for (threads, chunks) in [(1, &[2, 3, 17, 64][..]), (2, &[1, 5, 64]), (3, &[1, 16, 33]), (7, &[1, 7, 64])] {
+            for chunk in chunks {
+                // Every section is shared, however small.
+                let (threads, prefill_chunk) = (Some(threads), Some(*chunk));
+                let config = EngineConfig { threads, prefill_chunk, serial_work: 0, ..base.clone() };
+                let equal = bits(case, &config, &tokens) == expected;
+                assert!(equal, "{}, {threads:?} threads, chunks of {chunk}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn i2_a_session_gives_the_bits_of_one_pass_however_it_is_fed() {
+    for case in &CASES.1 {
+        let tokens = text(case, 48);
+        let config = EngineConfig { threads: Some(2), prefill_chunk: None, ..plain(Numerics::Quantized) };
+        let model = Model::open(&case.path, &config, &NoWatch).unwrap();
+        let expected = model.logits(&tokens, &NoWatch).unwrap();
+        let mut session = model.session();
+        let mut fed = 0;
+        for piece in [1, 4, 11, 1, 1, 20, 10] {
+            session.extend(&tokens[fed..fed + piece], &NoWatch).unwrap();
+            fed += piece;
+            let row = &expected[(fed - 1) * case.vocab..fed * case.vocab];
+            assert_eq!(session.logits(), Some(row), "{} after {fed} tokens", case.name);
+        }
+        session.rewind(9);
+        assert_eq!((session.len(), session.logits()), (9, None));
+        session.extend(&tokens[9..], &NoWatch).unwrap();
+        assert_eq!(session.logits(), Some(&expected[47 * case.vocab..]), "{} after a rewind", case.name);
+    }
+}
+
+#[test]
+fn i3_sources_and_slots_do_not_change_a_bit() {
+    for case in &CASES.1 {
+        let tokens = text(case, 40);
+        let base = EngineConfig { kernels: "auto".to_owned(), threads: Some(2), ..plain(Numerics::Quantized) };
+        let expected = bits(case, &base, &tokens);
+        for source in SOURCES {
+            for slots in [1, case.top_k, case.top_k + 2, case.experts] {
+                for chunk in [1, 64] {
+                    let config = EngineConfig {
+                        io: IoRequest::Kind(source.kind),
+                        slots: Some(slots),
+                        prefill_chunk: Some(chunk),
+                        ..base.clone()
+                    };
+                    let equal = bits(case, &config, &tokens) == expected;
+                    assert!(equal, "{}, {}, {slots} slots, chunks of {chunk}", case.name, source.kind.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_slot_per_active_expert_reads_again_and_all_resident_reads_once() {
+    let case = &CASES.1[0];
+    let tokens = text(case, 40);
+    let stats = |slots| {
+        let config = EngineConfig { slots: Some(slots), ..plain(Numerics::Quantized) };
+        let model = Model::open(&case.path, &config, &NoWatch).unwrap();
+        model.logits(&tokens, &NoWatch).unwrap();
+        model.stats()
+    };
+    let (few, all) = (stats(case.top_k), stats(case.experts));
+    assert_eq!(few.requests(), all.requests());
+    assert!(few.misses > all.misses && all.misses <= case.experts as u64 && all.hits > 0, "{few:?} {all:?}");
+}
