@@ -1,0 +1,96 @@
+"""colibri: run frontier mixture-of-experts language models on the PC you own.
+
+    import colibri
+
+    with colibri.load("demo") as model:
+        print(model.generate("Tell me a story about a fox.", temperature=0).text)
+
+Importing this package is cheap: names are resolved on first use, so that the command line starts at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colibri.chat import Session as Session
+    from colibri.conversion import ConvertReport as ConvertReport
+    from colibri.conversion import convert as convert
+    from colibri.engine import CancelToken as CancelToken
+    from colibri.engine import machine as machine
+    from colibri.engine import version as version
+    from colibri.errors import Busy as Busy
+    from colibri.errors import Cancelled as Cancelled
+    from colibri.errors import ColibriError as ColibriError
+    from colibri.errors import ContextError as ContextError
+    from colibri.errors import EngineError as EngineError
+    from colibri.errors import InvalidValue as InvalidValue
+    from colibri.errors import ModelError as ModelError
+    from colibri.errors import ModelNotFound as ModelNotFound
+    from colibri.errors import ResourceError as ResourceError
+    from colibri.errors import StorageError as StorageError
+    from colibri.generation import GenerationOptions as GenerationOptions
+    from colibri.generation import Stream as Stream
+    from colibri.model import Model as Model
+    from colibri.model import inspect as inspect
+    from colibri.model import load as load
+    from colibri.model import plan as plan
+    from colibri.results import Chunk as Chunk
+    from colibri.results import Machine as Machine
+    from colibri.results import ModelInfo as ModelInfo
+    from colibri.results import Plan as Plan
+    from colibri.results import Result as Result
+    from colibri.results import Stats as Stats
+    from colibri.sampling import SamplingParams as SamplingParams
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it.
+_HOMES = {
+    "Busy": "errors",
+    "CancelToken": "engine",
+    "Cancelled": "errors",
+    "Chunk": "results",
+    "ColibriError": "errors",
+    "ContextError": "errors",
+    "ConvertReport": "conversion",
+    "EngineError": "errors",
+    "GenerationOptions": "generation",
+    "InvalidValue": "errors",
+    "Machine": "results",
+    "Model": "model",
+    "ModelError": "errors",
+    "ModelInfo": "results",
+    "ModelNotFound": "errors",
+    "Plan": "results",
+    "ResourceError": "errors",
+    "Result": "results",
+    "SamplingParams": "sampling",
+    "Session": "chat",
+    "Stats": "results",
+    "StorageError": "errors",
+    "Stream": "generation",
+    "convert": "conversion",
+    "inspect": "model",
+    "load": "model",
+    "machine": "engine",
+    "plan": "model",
+    "version": "engine",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'colibri' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"colibri.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

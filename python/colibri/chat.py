@@ -1,0 +1,231 @@
+"""A conversation: messages, their rendering, and the KV cache that grows with them.
+
+Owns the list of messages and what counts as a turn. Refuses to guess a format: the model's own template
+renders everything. What must hold: a message is kept only together with its answer; a prompt is always the
+rendering of the whole list, and what it shares with the tokens in the cache is not computed again, so the
+answer equals that of a fresh session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+
+from colibri.errors import error, invalid_value
+from colibri.generation import (
+    GenerationOptions,
+    KvCache,
+    Request,
+    Stream,
+    build_request,
+    check_length,
+    check_options,
+    check_text,
+    encode_prompt,
+    thinks,
+)
+from colibri.results import Result
+from colibri.sampling import SamplingParams
+from colibri.template import user_texts
+
+if TYPE_CHECKING:
+    from colibri.engine import Engine
+    from colibri.model_folder import ModelFolder
+    from colibri.template import Message
+
+
+def chat_request(
+    engine: Engine,
+    folder: ModelFolder,
+    messages: Sequence[Message],
+    params: SamplingParams | None,
+    options: GenerationOptions,
+) -> Request:
+    """The request for an answer to a conversation, reasoning split off."""
+    # Asked for first: without a tokenizer no text is possible, with or without a template.
+    tokenizer = folder.tokenizer
+    # What is far too long is refused before the template works on it.
+    check_length(engine, tokenizer, user_texts(messages))
+    text = folder.render(messages, think=thinks(options), reasoning_effort=options.get("reasoning_effort"))
+    return build_request(
+        encode_prompt(engine, tokenizer, text, options),
+        params,
+        options,
+        folder.defaults,
+        stop_ids=folder.stop_ids,
+        think_ids=folder.think_ids,
+        reasoning=text.rstrip().endswith("<think>"),
+    )
+
+
+class Session:
+    """A conversation with its own KV cache; made by `Model.session`."""
+
+    def __init__(self, engine: Engine, folder: ModelFolder, system: str | None) -> None:
+        self._engine = engine
+        self._folder = folder
+        self.system = system
+        self._messages: list[Message] = []
+        self._cache = KvCache(engine)
+        self._last: Request | None = None
+        self._answer: Result | None = None
+        self._closed = False
+
+    @property
+    def system(self) -> str | None:
+        """The system message, or None. Setting it keeps the turns; the next prompt is computed anew."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        if text is not None and not isinstance(text, str):
+            raise invalid_value("system", text, "a text, or None")
+        self._system = text
+
+    @property
+    def messages(self) -> list[Message]:
+        """A copy of the turns, the system message not included."""
+        return list(self._messages)
+
+    @property
+    def turns(self) -> int:
+        """Number of answered messages."""
+        return len(self._messages) // 2
+
+    def __len__(self) -> int:
+        """Tokens in the KV cache."""
+        return len(self._cache)
+
+    def stream(
+        self, text: str, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]
+    ) -> Stream:
+        """Sends a message and streams the answer; the options are those of `Model.generate`.
+
+        The message and its answer join the conversation when the stream ends, or is closed after at least one
+        token. A stream stopped during prefill leaves the conversation as it was; what was computed is kept,
+        so sending the same again continues there.
+
+        Raises:
+            TypeError, InvalidValue: an option is unknown or out of range.
+            ContextError: the conversation is longer than the context.
+        """
+        check_options(options, params)
+        self._check_open()
+        question: Message = {"role": "user", "content": check_text("text", text)}
+        request = chat_request(self._engine, self._folder, self._conversation(question), params, options)
+
+        def remember(result: Result) -> None:
+            if result.token_ids or result.finish_reason in ("stop", "length"):
+                self._messages += [question, _answer(result)]
+                self._last, self._answer = request, result
+
+        return self._start(request, remember)
+
+    def chat(
+        self, text: str, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]
+    ) -> Result:
+        """Sends a message and returns the whole answer; see `stream`."""
+        return self.stream(text, params, **options).finish()
+
+    def resume(self, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]) -> Stream:
+        """Continues the last answer where it stopped, after `length`, `timeout` or `cancelled`.
+
+        The chunks are the continuation; the answer in the conversation becomes the whole.
+
+        Raises:
+            InvalidValue: there is no answer, or it had come to its end.
+        """
+        check_options(options, params)
+        self._check_open()
+        last, answer = self._last, self._answer
+        if last is None or answer is None or answer.stop_token is not None:
+            raise error(
+                "invalid_value",
+                "there is nothing to continue",
+                "the last answer came to its end, or there is none",
+                "send a message",
+            )
+        folder = self._folder
+        opened = [token for token in answer.token_ids if token in (folder.think_ids or ())]
+        request = build_request(
+            [*last.prompt, *answer.token_ids],
+            params,
+            options,
+            folder.defaults,
+            stop_ids=folder.stop_ids,
+            think_ids=folder.think_ids,
+            reasoning=opened[-1] == (folder.think_ids or (None,))[0] if opened else last.reasoning,
+        )
+
+        def remember(result: Result) -> None:
+            if result.token_ids or result.finish_reason in ("stop", "length"):
+                whole = Result(
+                    answer.text + result.text,
+                    answer.reasoning + result.reasoning,
+                    answer.token_ids + result.token_ids,
+                    result.finish_reason,
+                    result.stats,
+                    result.stop_token,
+                    result.limit,
+                )
+                self._messages[-1] = _answer(whole)
+                self._answer = whole
+
+        return self._start(request, remember)
+
+    def rewind(self, turns: int = 1) -> None:
+        """Takes back the last turns, questions with their answers.
+
+        Raises:
+            InvalidValue: there are fewer turns.
+        """
+        if isinstance(turns, bool) or not isinstance(turns, int) or not 0 <= turns <= self.turns:
+            raise invalid_value("turns", turns, f"an integer from 0 to {self.turns}")
+        if turns:
+            del self._messages[-2 * turns :]
+            self._last = self._answer = None
+
+    def clear(self) -> None:
+        """Takes back all turns; the system message stays."""
+        self.rewind(self.turns)
+
+    def close(self) -> None:
+        """Frees the KV cache. May be called again; other use afterwards is a `ValueError`."""
+        self._closed = True
+        self._cache.drop()
+
+    def _conversation(self, question: Message) -> list[Message]:
+        system: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
+        return [*system, *self._messages, question]
+
+    def _start(self, request: Request, remember: Callable[[Result], None]) -> Stream:
+        return Stream(self._engine, self._cache, request, self._folder.tokenizer.decoder(), remember)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the session is closed")
+        self._engine.native()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Session cannot be pickled or copied")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.turns} turns, {len(self)} tokens"
+        return f"Session({self._engine.info.name!r}, {state})"
+
+
+def _answer(result: Result) -> Message:
+    """The message that a result adds to the conversation."""
+    message = {"role": "assistant", "content": result.text}
+    if result.reasoning:
+        message["reasoning_content"] = result.reasoning
+    return message

@@ -1,0 +1,361 @@
+"""The native core, seen from Python: the only module that imports `colibri._native`.
+
+Owns the translation of native errors into `colibri.errors`, of native JSON into the values of
+`colibri.results`, and the rule that one generation runs at a time on a model. Refuses use after close. What
+must hold: no native error leaves this module untranslated, and every call that computes or reads releases the
+interpreter lock (the binding does).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from colibri import _native
+from colibri._native import CancelToken as CancelToken
+from colibri._native import Sampling as Sampling
+from colibri._native import Watcher as Watcher
+from colibri.arguments import COUNT, INTEGER_MAX, SECONDS, Range
+from colibri.errors import ColibriError, error, invalid_value
+from colibri.results import Machine, ModelInfo, Plan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ProgressCallback = Callable[[str, int, int], object]
+"""`f(phase, done, total)`, at most ten times a second; returning False stops the work.
+
+Phases: `load` and `convert` count bytes, `prefill` counts tokens, `decode` counts layers.
+"""
+
+POLL_SECONDS: Final = 0.05
+"""How often something that waits looks whether it shall stop."""
+
+Size = int | str
+"""Bytes, or text such as `20GB`, `20GiB`, `75%`, `auto`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """How a model is opened; see `colibri.load` for the meaning of each field."""
+
+    ram: Size = "auto"
+    ctx: int | str = "auto"
+    threads: int | None = None
+    io: str = "auto"
+    numerics: str = "quantized"
+    kernels: str = "auto"
+
+    def native(self) -> _native.OpenOptions:
+        """The options as the core takes them, checked."""
+        for name in ("io", "numerics", "kernels"):
+            if not isinstance(getattr(self, name), str):
+                raise invalid_value(name, getattr(self, name), "a text such as 'auto'")
+        ram, ctx = (
+            value if isinstance(value, str) else limits.check(name, value)
+            for name, value, limits in (("ram", self.ram, _BYTES), ("ctx", self.ctx, _TOKENS))
+        )
+        threads = None if self.threads is None else COUNT.check("threads", self.threads)
+        with translated():
+            return _native.OpenOptions(ram, ctx, threads, self.io, self.numerics, self.kernels)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Version:
+    """Which core this is.
+
+    Attributes:
+        version: the package's version.
+        build: target and profile of the core, such as `x86_64-linux release`.
+        kernels: the kernel set this processor would get.
+    """
+
+    version: str
+    build: str
+    kernels: str
+
+
+_BYTES = Range(1, 2**63 - 1, whole=True, otherwise="or a text such as '20GB'")
+_TOKENS = Range(1, INTEGER_MAX, whole=True, otherwise="or 'auto'")
+
+
+def watch(
+    cancel: Sequence[CancelToken] = (),
+    timeout: float | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> Watcher:
+    """A watcher for one piece of work, its parts checked.
+
+    Raises:
+        InvalidValue: naming the part that is of another kind.
+    """
+    for token in cancel:
+        if not isinstance(token, CancelToken):
+            raise invalid_value("cancel", token, "a CancelToken")
+    if on_progress is not None and not callable(on_progress):
+        raise invalid_value("on_progress", on_progress, "a function of phase, done and total")
+    seconds = None if timeout is None else SECONDS.check("timeout", timeout)
+    with translated():
+        return Watcher(cancel, seconds, on_progress)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turns native errors raised inside into the classes of `colibri.errors`."""
+    try:
+        yield
+    except _native.NativeError as fault:
+        raise from_native(fault) from None
+
+
+def from_native(fault: _native.NativeError) -> ColibriError:
+    """The error for a native one, which carries code, message, why and fix."""
+    code, message, why, fix = fault.args
+    return error(code, message, why, fix)
+
+
+def version() -> Version:
+    """Version, build and kernel set of the core."""
+    return Version(**json.loads(_native.version()))
+
+
+def machine() -> Machine:
+    """Facts about this machine: memory, control group, cores, kernel sets."""
+    return _machine(json.loads(_native.machine()))
+
+
+def inspect(path: str) -> dict[str, Any]:
+    """Reads and sums up headers; see `colibri.inspect`."""
+    with translated():
+        summary: dict[str, Any] = json.loads(_native.inspect(path))
+    return {**summary, "model": _model_info(summary["model"], path).to_dict()}
+
+
+def plan(path: str, options: Options) -> Plan:
+    """Plans without loading; see `colibri.plan`."""
+    checked = options.native()
+    with translated():
+        return _plan(json.loads(_native.plan(path, checked)), path, options.threads)
+
+
+def convert(source: str, destination: str, options: dict[str, Any], watcher: Watcher) -> dict[str, Any]:
+    """Runs the native converter; see `colibri.convert`."""
+    with translated():
+        checked = _native.ConvertOptions(**options)
+        report: dict[str, Any] = json.loads(_native.convert(source, destination, checked, watcher))
+    return report
+
+
+class Engine:
+    """An open native model with its generation lock.
+
+    Closing is idempotent; use after close is a `ValueError`.
+    """
+
+    def __init__(self, native: _native.Model, path: str, threads: int | None) -> None:
+        self._native: _native.Model | None = native
+        self._lock = threading.Lock()
+        self._owner: threading.Thread | None = None
+        self.plan = _plan(json.loads(native.plan()), path, threads)
+        self.info = self.plan.model
+        self.kernels = native.kernels
+
+    @staticmethod
+    def open(path: str, options: Options, on_progress: ProgressCallback | None) -> Engine:
+        """Plans, checks the projected peak against the memory, and loads the resident weights."""
+        checked, watcher = options.native(), watch(on_progress=on_progress)
+        with translated():
+            return Engine(_native.Model(path, checked, watcher), path, options.threads)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def native(self) -> _native.Model:
+        """The native model, or `ValueError` after close."""
+        if self._native is None:
+            raise ValueError("the model is closed")
+        return self._native
+
+    def close(self) -> None:
+        """Waits for a generation that runs in another thread, then lets go of the weights."""
+        if self._native is None:
+            return
+        if self._owner is threading.current_thread():
+            # A stream of this very thread is suspended: waiting for it would never end. It stops at its next
+            # step.
+            self._native = None
+            return
+        with self._lock:
+            self._native = None
+
+    def acquire(
+        self, wait: bool, timeout: float | None = None, cancel: Sequence[CancelToken] = ()
+    ) -> Literal["timeout", "cancelled"] | None:
+        """Takes the model for one generation.
+
+        Returns:
+            None, or why the wait for another generation was given up: the model is not taken then.
+
+        Raises:
+            Busy: another thread generates and `wait` is false, or this thread has an unfinished stream.
+        """
+        if self._owner is threading.current_thread():
+            raise error(
+                "queue_full",
+                "this thread already has an unfinished stream on this model",
+                "one generation runs at a time on a model; waiting for oneself would never end",
+                "finish the stream or close() it first",
+            )
+        if not self._lock.acquire(blocking=False):
+            if not wait:
+                raise error(
+                    "queue_full",
+                    "the model is busy with another generation",
+                    "one generation runs at a time on a model, and wait=False was given",
+                    "call again later, or leave wait=True",
+                )
+            given_up = self._wait(timeout, cancel)
+            if given_up is not None:
+                return given_up
+        self._owner = threading.current_thread()
+        if self._native is None:
+            self.release()
+            raise ValueError("the model is closed")
+        return None
+
+    def _wait(
+        self, timeout: float | None, cancel: Sequence[CancelToken]
+    ) -> Literal["timeout", "cancelled"] | None:
+        """Waits for the lock; a reason means that it was given up and not taken."""
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        while not self._lock.acquire(timeout=max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
+            if any(token.cancelled for token in cancel):
+                return "cancelled"
+            if time.monotonic() >= deadline:
+                return "timeout"
+        return None
+
+    def release(self) -> None:
+        """Gives the model back."""
+        self._owner = None
+        self._lock.release()
+
+    def session(self) -> EngineSession:
+        """A new, empty KV cache on this model."""
+        with translated():
+            return EngineSession(self.native().session(), self)
+
+    def logits(self, tokens: Sequence[int], watcher: Watcher) -> NDArray[np.float32]:
+        """Logits [n, vocab] of every position; the caller owns the array."""
+        with translated():
+            return self.native().logits(tokens, watcher)
+
+    def counters(self) -> tuple[int, int, int]:
+        """Expert hits, expert misses and bytes read since the model was opened."""
+        native = self._native
+        return (0, 0, 0) if native is None else native.counters()
+
+
+class EngineSession:
+    """A KV cache. Not for use by two threads at once; the engine's lock sees to that."""
+
+    __slots__ = ("_engine", "_native")
+
+    def __init__(self, native: _native.Session, engine: Engine) -> None:
+        self._native = native
+        self._engine = engine
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens the cache holds."""
+        return self._native.capacity
+
+    def tokens(self) -> list[int]:
+        """The tokens in the cache."""
+        return self._native.tokens()
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def rewind(self, length: int) -> None:
+        """Forgets everything after the first `length` tokens."""
+        with translated():
+            self._native.rewind(length)
+
+    def extend(self, tokens: Sequence[int], watcher: Watcher) -> bool:
+        """Appends tokens; returns False when the watcher stopped it, and then holds what was done."""
+        self._engine.native()
+        try:
+            self._native.extend(tokens, watcher)
+        except _native.NativeError as fault:
+            if fault.args[0] == "cancelled":
+                return False
+            raise from_native(fault) from None
+        return True
+
+    def sample(self, sampling: Sampling) -> tuple[int, float]:
+        """Chooses the next token from the last row; returns it with its log probability."""
+        try:
+            return self._native.sample(sampling)
+        except _native.NativeError as fault:
+            raise from_native(fault) from None
+
+    def penalised(self, sampling: Sampling) -> NDArray[np.float32]:
+        """A copy of the last row [vocab] after the penalties, for logits processors."""
+        with translated():
+            return self._native.penalised(sampling)
+
+    def choose(self, logits: NDArray[np.float32], sampling: Sampling) -> tuple[int, float]:
+        """Chooses the next token from a row that already holds penalties and processors' changes."""
+        with translated():
+            return self._native.choose(logits, sampling)
+
+
+def _machine(value: dict[str, Any]) -> Machine:
+    return Machine(**{**value, "kernels": tuple(value["kernels"])})
+
+
+def _plan(value: dict[str, Any], path: str, threads: int | None) -> Plan:
+    sizes, cores, notes = value["sizes"], value["machine"]["cores_allowed"], tuple(value["notes"])
+    if threads is not None and threads > cores:
+        notes += (f"{threads} threads share the {cores} cores that this process may use: that is slower",)
+    return Plan(
+        model=_model_info(value["model"], path),
+        machine=_machine(value["machine"]),
+        notes=notes,
+        **{name: value[name] for name in _PLAN_FIELDS},
+        **{name: sizes[name] for name in _SIZE_FIELDS},
+    )
+
+
+# Fields that the core's plan, and its sizes, have under the same names.
+_PLAN_FIELDS = (
+    *("ram_budget", "context", "io", "io_reason", "resident_bytes", "kv_bytes", "scratch_bytes"),
+    *("slots", "cache_bytes", "projected_peak"),
+)
+_SIZE_FIELDS = ("slot_bytes", "experts_total", "expert_bytes_total", "kv_bytes_per_token")
+
+
+def _model_info(value: dict[str, Any], path: str) -> ModelInfo:
+    value = {**value, "hidden_size": value["hidden"], "path": path, "name": _name(value["name"], Path(path))}
+    del value["hidden"]
+    value["formats"] = {role: tuple(names) for role, names in value["formats"].items() if names}
+    return ModelInfo(**{**value, "eos_token_ids": tuple(value["eos_token_ids"])})
+
+
+def _name(folder: str, path: Path) -> str:
+    """`OWNER/NAME` for a snapshot of the Hugging Face cache, whose folder is named by its hash."""
+    snapshots = path.absolute().parent
+    repository = snapshots.parent.name
+    if snapshots.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/", 1)
+    return folder

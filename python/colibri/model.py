@@ -1,0 +1,421 @@
+"""An open model: the front door of the Python API.
+
+Owns `load`, `plan`, `inspect` and `Model`. Refuses ambiguous prompts, unknown options and use after close.
+What must hold: one generation at a time on a model; prefix reuse changes times, never tokens; arrays handed
+out belong to the caller.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
+
+from colibri import engine
+from colibri.chat import Session, chat_request
+from colibri.engine import Engine, Options, ProgressCallback, Size
+from colibri.errors import error, invalid_value
+from colibri.generation import (
+    Encoded,
+    GenerationOptions,
+    KvCache,
+    Request,
+    Stream,
+    build_request,
+    check_options,
+    check_text,
+    encode_prompt,
+    too_long,
+)
+from colibri.model_folder import DEMO, ModelFolder, folder_of
+from colibri.results import Chunk, ModelInfo, Plan, Result
+from colibri.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from colibri.template import ChatTemplate, Message
+    from colibri.tokenizer import Tokenizer
+
+_PROMPT_NAMES = ("prompt", "params", "messages", "tokens", "system", "raw")
+
+
+def load(
+    path: str | os.PathLike[str] = DEMO,
+    *,
+    ram: Size = "auto",
+    ctx: int | str = "auto",
+    threads: int | None = None,
+    io: str = "auto",
+    numerics: str = "quantized",
+    kernels: str = "auto",
+    on_progress: ProgressCallback | None = None,
+) -> Model:
+    """Opens a model. Use it in a `with` statement, or close it.
+
+    Args:
+        path: a folder with a colibri container or a small Hugging Face checkpoint; `demo` is the embedded
+            model (`./demo` is a folder of that name).
+        ram: memory that colibri may use: bytes, `20GB`, `20GiB`, `75%` or `auto`.
+        ctx: tokens of the KV cache, or `auto`.
+        threads: compute threads; None takes the physical cores the process may use.
+        io: how experts are read: `auto`, `direct`, `buffered`, `mmap`.
+        numerics: `quantized` (15-bit activations for quantised weights), `a8`, or `f32` (dequantised
+            weights).
+        kernels: `auto` or the name of a kernel set; every set gives the same bits.
+        on_progress: `f(phase, done, total)` while loading; returning False raises `Cancelled`.
+
+    Raises:
+        ModelNotFound, ModelError: there is no model, or it is damaged or unsupported.
+        ResourceError: it does not fit the memory; nothing has been read then.
+        StorageError: reading failed.
+        InvalidValue: an option is not understood.
+    """
+    folder = folder_of(path)
+    options = Options(ram, ctx, threads, io, numerics, kernels)
+    return Model(Engine.open(str(folder), options, on_progress), folder)
+
+
+def plan(
+    path: str | os.PathLike[str] = DEMO,
+    *,
+    ram: Size = "auto",
+    ctx: int | str = "auto",
+    threads: int | None = None,
+    io: str = "auto",
+    numerics: str = "quantized",
+    kernels: str = "auto",
+) -> Plan:
+    """Says where the weights would live if the model were loaded with these options. Only headers are read.
+
+    The arguments are those of `load`.
+
+    Raises:
+        ModelNotFound, ModelError: there is no model, or its headers are faulty.
+        ResourceError: the model does not fit the memory.
+        InvalidValue: an option is not understood.
+    """
+    return engine.plan(str(folder_of(path)), Options(ram, ctx, threads, io, numerics, kernels))
+
+
+def inspect(path: str | os.PathLike[str] = DEMO) -> dict[str, Any]:
+    """Reads a model folder's headers and sums them up; no weight is read.
+
+    Returns:
+        JSON values: `model` (the fields of `ModelInfo`), `container`, `types`, `files`, `tensors` with
+        format, shape and size, and `text`: what travels with the weights.
+
+    Raises:
+        ModelNotFound, ModelError: there is no model, or its headers are faulty.
+    """
+    return engine.inspect(str(folder_of(path)))
+
+
+class Model:
+    """A loaded model; made by `load`."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._folder = ModelFolder(path, engine.info.vocab_size, engine.info.eos_token_ids)
+        self._cache = KvCache(engine)
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the model."""
+        return self._engine.info
+
+    @property
+    def plan(self) -> Plan:
+        """Where its weights live, as `colibri plan` shows it."""
+        return self._engine.plan
+
+    @property
+    def kernels(self) -> str:
+        """The kernel set in use."""
+        return self._engine.kernels
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; a `ModelError` (`tokenizer_missing`) when the folder has none."""
+        return self._folder.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template; a `ModelError` (`template_invalid`) when the folder has none."""
+        return self._folder.template
+
+    @property
+    def sampling_defaults(self) -> SamplingParams:
+        """What `generation_config.json` says; None where it is silent."""
+        return self._folder.defaults.params
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The end tokens of both configuration files; each ends a generation on every path."""
+        return self._folder.stop_ids
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tokens: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Result:
+        """Generates an answer and returns it whole.
+
+        Args:
+            prompt: one message, rendered by the chat template; with `raw` the text as it is.
+            params: sampling parameters; keyword arguments override its fields.
+            messages: a conversation in the OpenAI format, instead of `prompt`.
+            tokens: token ids, instead of `prompt`.
+            system: a system message before `prompt`.
+            raw: whether `prompt` goes to the model without a template.
+            **options: `temperature`, `top_p`, `top_k`, `min_p`, `repeat_penalty`, `presence_penalty`,
+                `frequency_penalty`, `max_tokens` and `seed` (see `SamplingParams`); `stop`, `timeout`,
+                `cancel`, `logits_processors`, `on_progress`, `wait`, `think` and `reasoning_effort` (see
+                `GenerationOptions`).
+
+        Raises:
+            TypeError: an option is unknown; the message suggests the nearest one.
+            InvalidValue: a value is out of range, or the prompt is empty.
+            ContextError: the prompt is longer than the context.
+            ModelError: the model has no tokenizer or no chat template.
+            Busy: another generation runs and `wait` is false.
+        """
+        return self.stream(
+            prompt, params, messages=messages, tokens=tokens, system=system, raw=raw, **options
+        ).finish()
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tokens: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Stream:
+        """Generates an answer chunk by chunk; arguments and errors are those of `generate`."""
+        check_options(options, params, _PROMPT_NAMES)
+        self._engine.native()
+        if sum(given is not None for given in (prompt, messages, tokens)) != 1:
+            raise error(
+                "invalid_value",
+                "the prompt is not clear",
+                "exactly one of prompt, messages and tokens must be given",
+                "pass a text, or messages=[...], or tokens=[...]",
+            )
+        if not isinstance(raw, bool):
+            raise invalid_value("raw", raw, "True or False")
+        if system is not None and not isinstance(system, str):
+            raise invalid_value("system", system, "a text, or None")
+        if system is not None and (prompt is None or raw):
+            raise invalid_value(
+                "system", system, "given together with a prompt that the chat template renders"
+            )
+        if tokens is not None:
+            request = self._token_request(_token_list(tokens, self._engine), params, options)
+        elif raw:
+            encoded = encode_prompt(
+                self._engine, self.tokenizer, check_text("prompt", prompt), options, add_special_tokens=True
+            )
+            request = self._token_request(encoded, params, options)
+        else:
+            if messages is None:
+                head: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+                messages = [*head, {"role": "user", "content": check_text("prompt", prompt)}]
+            request = chat_request(self._engine, self._folder, messages, params, options)
+        tokenizer = self._folder.tokenizer_or_none()
+        return Stream(self._engine, self._cache, request, tokenizer.decoder() if tokenizer else None)
+
+    async def astream(
+        self,
+        prompt: str | None = None,
+        params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tokens: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        system: str | None = None,
+        raw: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> AsyncIterator[Chunk]:
+        """The chunks of `stream`, computed in a thread; cancelling the task stops the generation."""
+        import asyncio
+
+        stream = self.stream(
+            prompt, params, messages=messages, tokens=tokens, system=system, raw=raw, **options
+        )
+        cancel = stream.cancel_token()
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
+
+        def put(item: Chunk | BaseException | None) -> None:
+            # The loop may be gone when the consumer has given up.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(queue.put_nowait, item)
+
+        def pump() -> None:
+            try:
+                for chunk in stream:
+                    put(chunk)
+                put(None)
+            except BaseException as fault:
+                put(fault)
+
+        threading.Thread(target=pump, name="colibri-astream", daemon=True).start()
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            cancel.cancel()
+
+    def logits(
+        self,
+        tokens: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        on_progress: ProgressCallback | None = None,
+        wait: bool = True,
+    ) -> NDArray[np.float32]:
+        """Logits of every position of a token sequence, float32 [n, vocab_size]; the caller owns them.
+
+        Raises:
+            InvalidValue: no tokens, or an id outside the vocabulary.
+            ContextError: more tokens than the context holds.
+            Cancelled: `on_progress` returned False.
+        """
+        self._engine.native()
+        if not isinstance(wait, bool):
+            raise invalid_value("wait", wait, "True or False")
+        ids = _token_list(tokens, self._engine)
+        if not ids:
+            raise invalid_value("tokens", ids, "at least one token id")
+        watcher = engine.watch(on_progress=on_progress)
+        self._engine.acquire(wait)
+        try:
+            return self._engine.logits(ids, watcher)
+        finally:
+            self._engine.release()
+
+    def session(self, system: str | None = None) -> Session:
+        """A conversation with a KV cache of its own.
+
+        The plan counts one KV cache. `generate` gives its own back here; every further open session adds one.
+        """
+        self._engine.native()
+        self._cache.drop()
+        session = Session(self._engine, self._folder, system)
+        self._sessions.add(session)
+        return session
+
+    @overload
+    def create_chat_completion(
+        self,
+        messages: Sequence[Message],
+        *,
+        model: str | None = None,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerationOptions],
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def create_chat_completion(
+        self,
+        messages: Sequence[Message],
+        *,
+        model: str | None = None,
+        stream: Literal[True],
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[dict[str, Any]]: ...
+
+    def create_chat_completion(
+        self,
+        messages: Sequence[Message],
+        *,
+        model: str | None = None,
+        stream: bool = False,
+        **options: Unpack[GenerationOptions],
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """An answer in the shape of the OpenAI interface: a dictionary, or with `stream` its chunks.
+
+        Args:
+            messages: the conversation.
+            model: repeated in the answer; it chooses nothing, this model answers.
+            stream: whether chunks are yielded.
+            **options: those of `generate`.
+        """
+        from colibri.completion import completion, completion_chunks
+
+        check_options(options, None, ("messages", "model", "stream"))
+        if not isinstance(stream, bool):
+            raise invalid_value("stream", stream, "True or False")
+        if model is not None and not isinstance(model, str):
+            raise invalid_value("model", model, "a text, or None")
+        chunks, name = self.stream(messages=messages, **options), model or self.info.name
+        return completion_chunks(chunks, name) if stream else completion(chunks, name)
+
+    def close(self) -> None:
+        """Frees memory and files. May be called again; other use afterwards is a `ValueError`."""
+        self._engine.close()
+        self._cache.drop()
+        for session in self._sessions:
+            session.close()
+
+    def _token_request(
+        self, ids: Sequence[int] | Encoded, params: SamplingParams | None, options: GenerationOptions
+    ) -> Request:
+        return build_request(ids, params, options, self._folder.defaults, stop_ids=self.stop_ids)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Model cannot be pickled or copied")
+
+    def __repr__(self) -> str:
+        state = (
+            "closed"
+            if self._engine.closed
+            else f"{self.info.family}, ctx {self.plan.context}, {self.kernels}"
+        )
+        return f"Model({self.info.name!r}, {state})"
+
+
+def _token_list(tokens: Sequence[int] | NDArray[np.integer[Any]], engine: Engine) -> list[int]:
+    """Token ids as Python integers, each inside the vocabulary, no more than the context holds."""
+    wrong = invalid_value("tokens", tokens, "a one-dimensional sequence of integers")
+    if not isinstance(tokens, Sequence) and not hasattr(tokens, "dtype"):
+        raise wrong
+    try:
+        # Looked at first: an array may claim any length without holding it.
+        if len(tokens) > engine.plan.context:
+            raise too_long(len(tokens), engine)
+        ids = [operator.index(token) for token in tokens]
+    except TypeError:
+        raise wrong from None
+    if isinstance(tokens, (bytes, bytearray, memoryview)) or any(isinstance(token, bool) for token in tokens):
+        raise wrong
+    vocab_size = engine.info.vocab_size
+    for index, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            raise invalid_value(f"tokens[{index}]", token, f"a token id from 0 to {vocab_size - 1}")
+    return ids
