@@ -12,7 +12,7 @@ use colibri_store::budget::{self, BudgetRequest, ModelSizes, Plan};
 use colibri_store::catalog::Catalog;
 use colibri_store::container::read_small;
 use colibri_store::error::StoreError;
-use colibri_store::expert::{ExpertStats, POLICIES};
+use colibri_store::expert::{ExpertStats, POLICIES, policy_entry};
 use colibri_store::machine;
 use colibri_store::memory;
 use colibri_store::source::open_source;
@@ -244,12 +244,11 @@ impl Model {
     /// No model at the path, a damaged or unsupported one, a memory budget that is too small, a read that fails, a
     /// setting out of range, or the watcher says stop.
     pub fn open(path: &Path, config: &EngineConfig, watch: &dyn Watch) -> Result<Model, EngineError> {
-        let policy =
-            POLICIES.iter().find(|policy| policy.name == config.policy).ok_or_else(|| EngineError::InvalidValue {
-                name: "policy",
-                expected: POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(" or "),
-                got: config.policy.clone(),
-            })?;
+        let policy = policy_entry(&config.policy).ok_or_else(|| EngineError::InvalidValue {
+            name: "policy",
+            expected: POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(" or "),
+            got: config.policy.clone(),
+        })?;
         let Prepared { catalog, binding, info, plan, kernels, threads } = prepare(path, config)?;
         let source = open_source(plan.io, catalog.files())?;
         let weights = binding.load(source.as_ref(), &info.path, watch)?;

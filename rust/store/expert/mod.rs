@@ -22,7 +22,7 @@ mod workers;
 pub use acquire::{Acquire, Lease};
 pub use key::ExpertKey;
 pub use layout::{ExpertMatrices, ExpertTable};
-pub use policy::{POLICIES, Policy, PolicyEntry, policy_named};
+pub use policy::{POLICIES, Policy, PolicyEntry, policy_entry, policy_named};
 pub use stats::ExpertStats;
 pub use store::ExpertStore;
 

@@ -38,9 +38,14 @@ pub struct PolicyEntry {
 /// Every policy. The conformance tests walk this table.
 pub const POLICIES: &[PolicyEntry] = &[PolicyEntry { name: "lru", build: lru::build }];
 
+/// The line of this name, if there is one.
+pub fn policy_entry(name: &str) -> Option<&'static PolicyEntry> {
+    POLICIES.iter().find(|entry| entry.name == name)
+}
+
 /// An empty policy of this name, if there is one.
 pub fn policy_named(name: &str) -> Option<Box<dyn Policy>> {
-    POLICIES.iter().find(|entry| entry.name == name).map(|entry| (entry.build)())
+    policy_entry(name).map(|entry| (entry.build)())
 }
 
 #[cfg(test)]
