@@ -1,7 +1,7 @@
 //! A set of bytes as four machine words: what a grammar allows next.
 
 /// A set over the 256 byte values; copying it is as cheap as copying four words.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ByteSet {
     words: [u64; 4],
 }
@@ -21,6 +21,18 @@ impl ByteSet {
     #[must_use]
     pub fn contains(&self, byte: u8) -> bool {
         self.words[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
+    }
+
+    /// The bytes of either set.
+    #[must_use]
+    pub fn union(self, other: ByteSet) -> ByteSet {
+        ByteSet { words: std::array::from_fn(|i| self.words[i] | other.words[i]) }
+    }
+
+    /// The bytes outside of the set.
+    #[must_use]
+    pub fn complement(self) -> ByteSet {
+        ByteSet { words: self.words.map(|word| !word) }
     }
 
     /// The number of bytes in the set.

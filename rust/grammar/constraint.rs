@@ -12,7 +12,7 @@ pub struct Mark(pub usize);
 /// that state and do not change it; `accept` moves on; `rewind` returns to an earlier mark exactly, so that
 /// `rewind` followed by the same bytes reaches the same state.
 pub trait Constraint {
-    /// The bytes that may follow. Empty exactly when the input can only end here.
+    /// The bytes that may follow. Empty when the input can only end here, or only go on with something else than a byte.
     fn allowed(&self) -> ByteSet;
 
     /// Takes one byte. Returns false, and leaves the state as it was, when the byte is not allowed.
@@ -27,13 +27,18 @@ pub trait Constraint {
     /// Returns to `mark`, which must not lie ahead of the present position.
     fn rewind(&mut self, mark: Mark);
 
-    /// The bytes that must follow: while exactly one byte is allowed and the input cannot end.
+    /// Whether something other than a byte, such as a special token, may follow.
+    fn can_divert(&self) -> bool {
+        false
+    }
+
+    /// The bytes that must follow: while exactly one byte, and nothing else, is allowed and the input cannot end.
     ///
     /// At most `limit` bytes are returned; the state is left as it was.
     fn forced(&mut self, limit: usize) -> Vec<u8> {
         let start = self.mark();
         let mut bytes = Vec::new();
-        while bytes.len() < limit && !self.can_end() {
+        while bytes.len() < limit && !self.can_end() && !self.can_divert() {
             let Some(byte) = self.allowed().single() else { break };
             if !self.accept(byte) {
                 break;

@@ -27,6 +27,44 @@ impl TokenMask {
         }
     }
 
+    /// Number of ids, allowed or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens
+    }
+
+    /// Whether there is no id.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens == 0
+    }
+
+    /// Allows `token` no longer.
+    pub fn forbid(&mut self, token: u32) {
+        if (token as usize) < self.tokens {
+            self.words[token as usize / 64] &= !(1 << (token % 64));
+        }
+    }
+
+    /// Allows what `other` allows too; ids beyond the vocabulary are ignored.
+    pub fn allow_all(&mut self, other: &TokenMask) {
+        for token in other.iter() {
+            self.allow(token);
+        }
+    }
+
+    /// The allowed tokens in rising order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).step_by(64).zip(&self.words).flat_map(|(first, word)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(first + bit)
+            })
+        })
+    }
+
     /// Whether `token` is allowed.
     #[must_use]
     pub fn allows(&self, token: u32) -> bool {
@@ -75,6 +113,7 @@ pub struct TokenTrie {
     nodes: Vec<Node>,
     tokens: Vec<u32>,
     vocabulary: usize,
+    longest: usize,
 }
 
 impl TokenTrie {
@@ -101,7 +140,8 @@ impl TokenTrie {
             }
         }
         order.sort_unstable();
-        let mut trie = TokenTrie { nodes: Vec::new(), tokens: Vec::with_capacity(order.len()), vocabulary };
+        let longest = order.iter().map(|(bytes, _)| bytes.len()).max().unwrap_or(0);
+        let mut trie = TokenTrie { nodes: Vec::new(), tokens: Vec::with_capacity(order.len()), vocabulary, longest };
         let mut path: Vec<usize> = Vec::new();
         let mut previous: &[u8] = &[];
         for (bytes, token) in order {
@@ -136,6 +176,39 @@ impl TokenTrie {
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
+    }
+
+    /// Length of the longest token in bytes.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The tokens whose whole byte string leads from `start` through `step`, which gives the state after a byte, if any.
+    ///
+    /// `step` sees the states from `start` to the present one and may rename them.
+    pub(crate) fn walk<S: Copy, E>(
+        &self,
+        start: S,
+        step: &mut impl FnMut(&mut [S], u8) -> Result<Option<S>, E>,
+    ) -> Result<TokenMask, E> {
+        let mut mask = TokenMask::none(self.vocabulary);
+        let mut path: Vec<S> = vec![start];
+        let mut index = 0;
+        while let Some(node) = self.nodes.get(index) {
+            path.truncate(usize::from(node.depth));
+            // The path now holds the start and one state for each byte above this node.
+            let Some(next) = step(&mut path, node.byte)? else {
+                index += node.subtree as usize;
+                continue;
+            };
+            path.push(next);
+            for &token in &self.tokens[node.tokens_start as usize..node.tokens_end as usize] {
+                mask.allow(token);
+            }
+            index += 1;
+        }
+        Ok(mask)
     }
 
     /// Every token whose whole byte string `constraint` accepts from its present state, which is left as it was.
@@ -247,5 +320,11 @@ mod tests {
         mask.allow(65);
         assert!(mask.allows(64) && !mask.allows(65));
         assert_eq!(mask.count(), 1);
+        let mut other = TokenMask::none(128);
+        [0, 63, 64, 70].into_iter().for_each(|token| other.allow(token));
+        mask.allow_all(&other);
+        assert_eq!(mask.iter().collect::<Vec<_>>(), [0, 63, 64]);
+        [63, 65, 1000].into_iter().for_each(|token| mask.forbid(token));
+        assert_eq!(mask.iter().collect::<Vec<_>>(), [0, 64]);
     }
 }

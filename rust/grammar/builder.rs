@@ -1,0 +1,549 @@
+//! From expressions to a program: what every source (GBNF, schemas, patterns, tool lists) builds with.
+//!
+//! Owns the expression nodes, lowering, and the checks that hold for every grammar: each rule is defined, can end, and every
+//! count lies within the limits. Lowering recurses over one expression only, whose depth is bounded when its nodes are
+//! made; rules may form chains and cycles of any length.
+
+use std::collections::HashMap;
+
+use crate::bytes::ByteSet;
+use crate::error::{Fault, FaultCode, GrammarError};
+use crate::limits;
+use crate::program::{ByteClasses, Counter, Op, Pc, Program, Rule, RuleId, Special, SpecialId};
+use crate::utf8;
+
+/// An expression of the builder that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u32);
+
+#[derive(Clone, Debug)]
+enum Node {
+    Empty,
+    Bytes(ByteSet),
+    Sequence(Vec<NodeId>),
+    Alternatives(Vec<NodeId>),
+    Repeat { body: NodeId, least: u32, most: Option<u32> },
+    Rule(RuleId),
+    Special(SpecialId),
+}
+
+struct RuleEntry {
+    name: String,
+    body: Option<NodeId>,
+}
+
+/// Collects expressions and rules.
+#[derive(Default)]
+pub struct Builder {
+    nodes: Vec<Node>,
+    depths: Vec<u16>,
+    rules: Vec<RuleEntry>,
+    special_numbers: HashMap<Special, SpecialId>,
+    classes: HashMap<Vec<(u32, u32)>, NodeId>,
+    /// The first limit that was hit; what is built afterwards does not matter.
+    fault: Option<Fault>,
+    /// Whether rules that fit nothing are left out instead of refused.
+    prunes: bool,
+}
+
+impl Builder {
+    /// An empty builder.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(&mut self, node: Node, depth: u16) -> NodeId {
+        if self.nodes.len() >= limits::INSTRUCTIONS.most {
+            self.fail(Fault::limit(limits::INSTRUCTIONS, self.nodes.len()));
+            return NodeId(0);
+        }
+        if usize::from(depth) > limits::DEPTH.most {
+            self.fail(Fault::limit(limits::DEPTH, depth));
+            return NodeId(0);
+        }
+        self.nodes.push(node);
+        self.depths.push(depth);
+        NodeId((self.nodes.len() - 1) as u32)
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+        if self.nodes.is_empty() {
+            self.nodes.push(Node::Empty);
+            self.depths.push(0);
+        }
+    }
+
+    fn deepest(&self, parts: &[NodeId]) -> u16 {
+        parts.iter().map(|part| self.depths[part.0 as usize]).max().unwrap_or(0).saturating_add(1)
+    }
+
+    /// The empty text.
+    pub fn empty(&mut self) -> NodeId {
+        self.push(Node::Empty, 0)
+    }
+
+    /// One byte of a set; the empty set fits nothing.
+    pub fn bytes(&mut self, set: ByteSet) -> NodeId {
+        self.push(Node::Bytes(set), 0)
+    }
+
+    /// These bytes.
+    pub fn literal(&mut self, bytes: &[u8]) -> NodeId {
+        let parts: Vec<NodeId> = bytes.iter().map(|byte| self.bytes(ByteSet::from_iter([*byte]))).collect();
+        self.sequence(parts)
+    }
+
+    /// One code point of these ranges, in UTF-8.
+    pub fn characters(&mut self, ranges: &[(u32, u32)]) -> NodeId {
+        let ranges = utf8::normalised(ranges.to_vec());
+        if let Some(known) = self.classes.get(&ranges) {
+            return *known;
+        }
+        let mut single = ByteSet::EMPTY;
+        let mut alternatives = Vec::new();
+        for sequence in ranges.iter().flat_map(|(low, high)| utf8::sequences(*low, *high)) {
+            if let [(low, high)] = *sequence {
+                (low..=high).for_each(|byte| single.insert(byte));
+                continue;
+            }
+            let parts = sequence.iter().map(|(low, high)| self.bytes((*low..=*high).collect())).collect();
+            alternatives.push(self.sequence(parts));
+        }
+        if !single.is_empty() || alternatives.is_empty() {
+            alternatives.insert(0, self.bytes(single));
+        }
+        let node = self.alternatives(alternatives);
+        self.classes.insert(ranges, node);
+        node
+    }
+
+    /// All parts, one after the other.
+    pub fn sequence(&mut self, parts: Vec<NodeId>) -> NodeId {
+        match *parts {
+            [] => self.empty(),
+            [only] => only,
+            _ => {
+                let depth = self.deepest(&parts);
+                self.push(Node::Sequence(parts), depth)
+            }
+        }
+    }
+
+    /// One of the parts; none of no parts.
+    pub fn alternatives(&mut self, parts: Vec<NodeId>) -> NodeId {
+        match *parts {
+            [] => self.bytes(ByteSet::EMPTY),
+            [only] => only,
+            _ => {
+                let depth = self.deepest(&parts);
+                self.push(Node::Alternatives(parts), depth)
+            }
+        }
+    }
+
+    /// `body` at least `least` and at most `most` times.
+    pub fn repeat(&mut self, body: NodeId, least: u32, most: Option<u32>) -> NodeId {
+        let largest = most.unwrap_or(0).max(least) as usize;
+        if largest > limits::REPETITIONS.most {
+            self.fail(Fault::limit(limits::REPETITIONS, largest));
+        }
+        if most.is_some_and(|most| most < least) {
+            return self.bytes(ByteSet::EMPTY);
+        }
+        let star_like = |least: u32, most: Option<u32>| least <= 1 && most.is_none_or(|most| most == 1);
+        match (&self.nodes[body.0 as usize], least, most) {
+            (_, 1, Some(1)) => return body,
+            (_, _, Some(0)) => return self.empty(),
+            // Signs behind each other, such as `x*?`, are one sign: this keeps a row of them flat.
+            (Node::Repeat { body, least: inner, most: end }, _, _)
+                if star_like(*inner, *end) && star_like(least, most) =>
+            {
+                let (body, least) = (*body, least.min(*inner));
+                let most = if most.is_some() && end.is_some() { Some(1) } else { None };
+                return self.repeat(body, least, most);
+            }
+            _ => {}
+        }
+        let depth = self.deepest(&[body]);
+        self.push(Node::Repeat { body, least, most }, depth)
+    }
+
+    /// `body` or nothing.
+    pub fn optional(&mut self, body: NodeId) -> NodeId {
+        self.repeat(body, 0, Some(1))
+    }
+
+    /// A rule that is defined later.
+    pub fn declare(&mut self, name: &str) -> RuleId {
+        if self.rules.len() >= limits::RULES.most {
+            self.fail(Fault::limit(limits::RULES, self.rules.len()));
+            return RuleId(0);
+        }
+        self.rules.push(RuleEntry { name: name.to_owned(), body: None });
+        RuleId((self.rules.len() - 1) as u32)
+    }
+
+    /// Gives a declared rule its body.
+    pub fn define(&mut self, rule: RuleId, body: NodeId) {
+        if let Some(entry) = self.rules.get_mut(rule.0 as usize) {
+            entry.body = Some(body);
+        }
+    }
+
+    /// A reference to a rule.
+    pub fn rule(&mut self, rule: RuleId) -> NodeId {
+        self.push(Node::Rule(rule), 0)
+    }
+
+    /// One special token.
+    pub fn special(&mut self, special: Special) -> NodeId {
+        let number = SpecialId(self.special_numbers.len() as u32);
+        let number = *self.special_numbers.entry(special).or_insert(number);
+        self.push(Node::Special(number), 0)
+    }
+
+    /// Leaves out rules that fit nothing, as long as something fits the whole, instead of refusing them.
+    pub(crate) fn prune(&mut self) {
+        self.prunes = true;
+    }
+
+    /// The names of rules below `node` that no text fits, and whether none fits `node` itself.
+    ///
+    /// Works backwards from what fits at once: a sequence fits when all of its parts do, alternatives when one does.
+    pub(crate) fn dead_rules(&self, node: NodeId) -> (Vec<&str>, bool) {
+        let mut order = vec![node];
+        let mut places = HashMap::from([(node, 0usize)]);
+        let mut parents: Vec<Vec<usize>> = vec![Vec::new()];
+        // How many parts must still be found to fit.
+        let mut missing: Vec<usize> = Vec::new();
+        let mut open = Vec::new();
+        while missing.len() < order.len() {
+            let at = missing.len();
+            let (parts, needed) = self.needs(order[at]);
+            missing.push(needed);
+            if needed == 0 {
+                open.push(at);
+            }
+            for part in parts {
+                let place = *places.entry(part).or_insert_with(|| {
+                    order.push(part);
+                    parents.push(Vec::new());
+                    order.len() - 1
+                });
+                parents[place].push(at);
+            }
+        }
+        while let Some(at) = open.pop() {
+            for parent in &parents[at] {
+                if missing[*parent] > 0 {
+                    missing[*parent] -= 1;
+                    open.extend((missing[*parent] == 0).then_some(*parent));
+                }
+            }
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for (node, missing) in order.iter().zip(&missing) {
+            if let (Node::Rule(rule), true) = (&self.nodes[node.0 as usize], *missing > 0) {
+                names.extend(self.rules.get(rule.0 as usize).map(|entry| entry.name.as_str()));
+            }
+        }
+        (names, missing.first().is_some_and(|missing| *missing > 0))
+    }
+
+    /// The parts of an expression, and how many of them must fit something so that it does.
+    fn needs(&self, node: NodeId) -> (Vec<NodeId>, usize) {
+        match &self.nodes[node.0 as usize] {
+            Node::Empty | Node::Special(_) => (Vec::new(), 0),
+            Node::Bytes(set) => (Vec::new(), usize::from(set.is_empty())),
+            Node::Sequence(parts) => (parts.clone(), parts.len()),
+            Node::Alternatives(parts) => (parts.clone(), 1),
+            Node::Repeat { body, least, .. } => (vec![*body], usize::from(*least > 0)),
+            Node::Rule(rule) => (self.rules.get(rule.0 as usize).and_then(|entry| entry.body).into_iter().collect(), 1),
+        }
+    }
+
+    /// The program that starts with `start`.
+    ///
+    /// # Errors
+    /// A limit that was hit, rules without a body, rules that can never end.
+    pub fn finish(self, start: RuleId) -> Result<Program, GrammarError> {
+        if let Some(fault) = self.fault {
+            return Err(fault.into());
+        }
+        let missing = self.rules.iter().filter(|rule| rule.body.is_none());
+        let faults =
+            missing.map(|rule| Fault::new(FaultCode::Syntax, format!("the rule `{}` is not defined", rule.name)));
+        GrammarError::from_faults(faults.collect())?;
+        let names: Vec<String> = self.rules.iter().map(|rule| rule.name.clone()).collect();
+        let mut lowering = Lowering::new(&self);
+        lowering.all_rules()?;
+        let Lowering { ops, owner, targets, rules, counters, sets, .. } = lowering;
+        let classes = ByteClasses::new(&sets);
+        let alive = vec![false; ops.len()];
+        let mut specials: Vec<(Special, SpecialId)> = self.special_numbers.into_iter().collect();
+        specials.sort_unstable_by_key(|(_, number)| *number);
+        let specials = specials.into_iter().map(|(special, _)| special).collect();
+        let mut program = Program { ops, owner, alive, targets, rules, counters, sets, start, specials, classes };
+        mark_nullable(&mut program);
+        let ends = mark_alive(&mut program);
+        if !(self.prunes && ends[start.0 as usize]) {
+            refuse_endless(&program, &names, &ends)?;
+        }
+        Ok(program)
+    }
+}
+
+/// Instructions on their way.
+struct Lowering<'a> {
+    builder: &'a Builder,
+    ops: Vec<Op>,
+    owner: Vec<RuleId>,
+    targets: Vec<Pc>,
+    rules: Vec<Rule>,
+    counters: Vec<Counter>,
+    sets: Vec<ByteSet>,
+    set_numbers: HashMap<ByteSet, u32>,
+    /// Hidden rules by what they repeat: the same repetition is lowered once.
+    repeats: HashMap<(NodeId, u32, Option<u32>), RuleId>,
+    /// Hidden rules whose bodies are still to be lowered.
+    open: Vec<(RuleId, NodeId)>,
+    current: RuleId,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(builder: &'a Builder) -> Self {
+        let unset = Rule { entry: 0, nullable: false, counter: None };
+        Self {
+            builder,
+            ops: Vec::new(),
+            owner: Vec::new(),
+            targets: Vec::new(),
+            rules: vec![unset; builder.rules.len()],
+            counters: Vec::new(),
+            sets: Vec::new(),
+            set_numbers: HashMap::new(),
+            repeats: HashMap::new(),
+            open: Vec::new(),
+            current: RuleId(0),
+        }
+    }
+
+    fn all_rules(&mut self) -> Result<(), GrammarError> {
+        for (index, rule) in self.builder.rules.iter().enumerate() {
+            self.current = RuleId(index as u32);
+            let end = self.op(Op::End);
+            // Rules without a body were refused before.
+            let Some(body) = rule.body else { continue };
+            self.rules[index].entry = self.lower(body, end);
+            self.check_size()?;
+        }
+        while let Some((rule, body)) = self.open.pop() {
+            self.current = rule;
+            let Some(counter) = self.rules[rule.0 as usize].counter else { continue };
+            let head = self.op(Op::Head { counter, body: 0 });
+            let again = self.op(Op::Again { head });
+            let body = self.lower(body, again);
+            self.ops[head as usize] = Op::Head { counter, body };
+            self.rules[rule.0 as usize].entry = head;
+            self.check_size()?;
+        }
+        Ok(())
+    }
+
+    fn check_size(&self) -> Result<(), GrammarError> {
+        for (limit, got) in
+            [(limits::INSTRUCTIONS, self.ops.len() + self.targets.len()), (limits::RULES, self.rules.len())]
+        {
+            if got > limit.most {
+                return Err(Fault::limit(limit, got).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: Op) -> Pc {
+        self.ops.push(op);
+        self.owner.push(self.current);
+        (self.ops.len() - 1) as Pc
+    }
+
+    fn split(&mut self, targets: Vec<Pc>) -> Op {
+        let first = self.targets.len() as u32;
+        let count = targets.len() as u32;
+        self.targets.extend(targets);
+        Op::Split { first, count }
+    }
+
+    /// Instructions for a node that goes on at `next`; returns their entry.
+    fn lower(&mut self, node: NodeId, next: Pc) -> Pc {
+        if self.ops.len() > limits::INSTRUCTIONS.most {
+            // Refused when the rule is done.
+            return next;
+        }
+        match &self.builder.nodes[node.0 as usize] {
+            Node::Empty => next,
+            Node::Bytes(bytes) => {
+                let set = self.set(*bytes);
+                self.op(Op::Bytes { set, next })
+            }
+            Node::Sequence(parts) => parts.iter().rev().fold(next, |next, part| self.lower(*part, next)),
+            Node::Alternatives(parts) => {
+                let targets = parts.iter().map(|part| self.lower(*part, next)).collect();
+                let split = self.split(targets);
+                self.op(split)
+            }
+            Node::Rule(rule) => self.op(Op::Call { rule: *rule, next }),
+            Node::Special(special) => self.op(Op::Special { special: *special, next }),
+            Node::Repeat { body, least, most } => self.repeat(*body, *least, *most, next),
+        }
+    }
+
+    fn set(&mut self, bytes: ByteSet) -> u32 {
+        *self.set_numbers.entry(bytes).or_insert_with(|| {
+            self.sets.push(bytes);
+            (self.sets.len() - 1) as u32
+        })
+    }
+
+    fn repeat(&mut self, body: NodeId, least: u32, most: Option<u32>, next: Pc) -> Pc {
+        match (least, most) {
+            (0, Some(1)) => {
+                let targets = vec![self.lower(body, next), next];
+                let split = self.split(targets);
+                self.op(split)
+            }
+            (0 | 1, None) => {
+                let round = self.op(Op::End);
+                let body = self.lower(body, round);
+                self.ops[round as usize] = self.split(vec![body, next]);
+                if least == 0 { round } else { body }
+            }
+            _ => {
+                let rule = self.counted(body, least, most);
+                self.op(Op::Call { rule, next })
+            }
+        }
+    }
+
+    fn counted(&mut self, body: NodeId, least: u32, most: Option<u32>) -> RuleId {
+        if let Some(known) = self.repeats.get(&(body, least, most)) {
+            return *known;
+        }
+        let rule = RuleId(self.rules.len() as u32);
+        let counter = Some(self.counters.len() as u32);
+        self.counters.push(Counter { least, most });
+        self.rules.push(Rule { entry: 0, nullable: false, counter });
+        self.repeats.insert((body, least, most), rule);
+        self.open.push((rule, body));
+        rule
+    }
+}
+
+/// Which rules can be empty. A repetition whose round can be empty needs no round.
+fn mark_nullable(program: &mut Program) {
+    let (_, nullable) = lead_to_end(program, true);
+    for (rule, nullable) in program.rules.iter_mut().zip(nullable) {
+        rule.nullable = nullable;
+        if let (true, Some(counter)) = (nullable, rule.counter) {
+            program.counters[counter as usize].least = 0;
+        }
+    }
+}
+
+/// Marks the instructions from which some text leads to the end of their rule; says for each rule whether its entry is one.
+fn mark_alive(program: &mut Program) -> Vec<bool> {
+    let (alive, ends) = lead_to_end(program, false);
+    program.alive = alive;
+    ends
+}
+
+/// Refuses rules from whose beginning no text leads to the end.
+fn refuse_endless(program: &Program, names: &[String], ends: &[bool]) -> Result<(), GrammarError> {
+    let mut faults = Vec::new();
+    let reachable = reachable_rules(program);
+    for (rule, name) in names.iter().enumerate() {
+        if reachable[rule] && !ends[rule] {
+            let what = format!("no text fits the rule `{name}`");
+            let why = "every way through it leads to itself again, or to a choice without members";
+            let fault = Fault::new(FaultCode::DeadEnd, what).why(why).fix("give the rule an alternative that can end");
+            // The rules of a schema are named by where they come from.
+            let pointer = name.starts_with('#').then(|| name.clone());
+            faults.push(Fault { pointer, ..fault });
+        }
+    }
+    if faults.is_empty() && !ends[program.start.0 as usize] {
+        faults.push(Fault::new(FaultCode::DeadEnd, "no text fits the grammar"));
+    }
+    GrammarError::from_faults(faults)
+}
+
+/// The instructions that lead to the end of their rule, by some text or, when `empty`, by the empty one; and the rules whose
+/// entries do. Works backwards from the ends, so that a chain of rules costs no more than its length.
+fn lead_to_end(program: &Program, empty: bool) -> (Vec<bool>, Vec<bool>) {
+    let count = program.ops.len();
+    // Who goes on at an instruction; who calls a rule.
+    let mut before: Vec<Vec<Pc>> = vec![Vec::new(); count];
+    let mut callers: Vec<Vec<Pc>> = vec![Vec::new(); program.rules.len()];
+    let mut open: Vec<Pc> = Vec::new();
+    for (pc, op) in (0u32..).zip(&program.ops) {
+        match *op {
+            Op::Bytes { .. } | Op::Special { .. } if empty => {}
+            Op::Bytes { set, next } if !program.sets[set as usize].is_empty() => before[next as usize].push(pc),
+            Op::Bytes { .. } => {}
+            Op::Special { next, .. } => before[next as usize].push(pc),
+            Op::Call { rule, next } => {
+                before[next as usize].push(pc);
+                callers[rule.0 as usize].push(pc);
+            }
+            Op::Split { first, count } => {
+                program.split(first, count).iter().for_each(|target| before[*target as usize].push(pc));
+            }
+            Op::Head { counter, body } => {
+                if program.counters[counter as usize].least == 0 {
+                    open.push(pc);
+                }
+                before[body as usize].push(pc);
+            }
+            // A whole round: so can all others be.
+            Op::Again { .. } | Op::End => open.push(pc),
+        }
+    }
+    let mut alive = vec![false; count];
+    let mut ends = vec![false; program.rules.len()];
+    let lives = |pc: Pc, alive: &[bool], ends: &[bool]| match program.ops[pc as usize] {
+        Op::Call { rule, next } => ends[rule.0 as usize] && alive[next as usize],
+        _ => true,
+    };
+    while let Some(pc) = open.pop() {
+        if alive[pc as usize] || !lives(pc, &alive, &ends) {
+            continue;
+        }
+        alive[pc as usize] = true;
+        open.extend(&before[pc as usize]);
+        let rule = program.owner[pc as usize].0 as usize;
+        if !ends[rule] && program.rules[rule].entry == pc {
+            ends[rule] = true;
+            open.extend(&callers[rule]);
+        }
+    }
+    (alive, ends)
+}
+
+fn reachable_rules(program: &Program) -> Vec<bool> {
+    let mut calls: Vec<Vec<RuleId>> = vec![Vec::new(); program.rules.len()];
+    for (op, owner) in program.ops.iter().zip(&program.owner) {
+        if let Op::Call { rule, .. } = op {
+            calls[owner.0 as usize].push(*rule);
+        }
+    }
+    let mut reached = vec![false; program.rules.len()];
+    let mut open = vec![program.start];
+    while let Some(rule) = open.pop() {
+        if !std::mem::replace(&mut reached[rule.0 as usize], true) {
+            open.extend(&calls[rule.0 as usize]);
+        }
+    }
+    reached
+}

@@ -1,0 +1,155 @@
+//! From text to a document, and from keywords to what they say.
+
+use serde_json::Value;
+
+use super::Compiler;
+use super::decimal::{Bound, Decimal, Range};
+use super::merge::Flat;
+use super::reference::below;
+use super::types::Types;
+use crate::error::{Fault, FaultCode, GrammarError, Place};
+use crate::limits;
+
+/// Reads a schema document.
+///
+/// # Errors
+/// Text that is too long or no JSON, with its place; numbers that would be rounded.
+pub fn read(text: &str) -> Result<Value, GrammarError> {
+    if text.len() > limits::SOURCE_BYTES.most {
+        return Err(Fault::limit(limits::SOURCE_BYTES, text.len()).into());
+    }
+    let document: Value = serde_json::from_str(text).map_err(|error| {
+        let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let place = Place { line: error.line(), column: error.column(), text: line.chars().take(160).collect() };
+        let what = error.to_string();
+        let code = if what.starts_with("recursion limit") { FaultCode::TooComplex } else { FaultCode::Syntax };
+        Fault::new(code, format!("the schema is no JSON that can be read: {what}")).at(place)
+    })?;
+    if let Some(number) = rounded(text) {
+        let what = format!("the number {number} has more digits than can be kept");
+        return Err(Fault::new(FaultCode::Unsupported, what).fix("write it with fewer digits").into());
+    }
+    Ok(document)
+}
+
+/// The first number of a JSON text that is not kept exactly.
+fn rounded(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let (mut at, mut quoted) = (0, false);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if quoted => at += 1,
+            b'"' => quoted = !quoted,
+            b'-' | b'0'..=b'9' if !quoted => {
+                let length = bytes[at..].iter().take_while(|byte| b"+-.eE0123456789".contains(byte)).count();
+                let number = &text[at..at + length];
+                let kept = serde_json::from_str::<Value>(number).map(|value| value.to_string()).ok();
+                let kept = kept.as_deref().and_then(Decimal::parse);
+                if kept.is_none() || kept != Decimal::parse(number) {
+                    return Some(number);
+                }
+                at += length;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// How deep values lie inside each other.
+pub(super) fn depth(document: &Value) -> usize {
+    let mut deepest = 0;
+    let mut open = vec![(document, 1)];
+    while let Some((value, depth)) = open.pop() {
+        deepest = deepest.max(depth);
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(members) => open.extend(members.values().map(|member| (member, depth + 1))),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+impl<'a> Compiler<'a, '_> {
+    /// Counts of a keyword.
+    fn counts(&mut self, flat: &Flat<'a>, keyword: &str) -> Vec<u64> {
+        let mut counts = Vec::new();
+        for (part, value) in flat.values(keyword) {
+            let number = value.as_number().and_then(|number| Decimal::parse(&number.to_string()));
+            match number.filter(|number| number.is_whole() && !number.negative) {
+                // What does not fit into the word is beyond every limit.
+                Some(number) => {
+                    let digits = std::str::from_utf8(&number.whole).unwrap_or_default();
+                    counts.push(digits.parse().unwrap_or(u64::MAX));
+                }
+                None => {
+                    self.malformed(&below(&part.pointer, keyword), &format!("`{keyword}`"), "a whole number from 0 on")
+                }
+            }
+        }
+        counts
+    }
+
+    /// The largest of lower bounds on a count.
+    pub(super) fn least(&mut self, flat: &Flat<'a>, keyword: &str) -> u64 {
+        self.counts(flat, keyword).into_iter().max().unwrap_or(0)
+    }
+
+    /// The smallest of upper bounds on a count.
+    pub(super) fn most(&mut self, flat: &Flat<'a>, keyword: &str) -> Option<u64> {
+        self.counts(flat, keyword).into_iter().min()
+    }
+
+    /// The bounds of numbers.
+    pub(super) fn range(&mut self, flat: &Flat<'a>) -> Range {
+        let mut range = Range::default();
+        for (keyword, upper, inclusive) in [
+            ("minimum", false, true),
+            ("exclusiveMinimum", false, false),
+            ("maximum", true, true),
+            ("exclusiveMaximum", true, false),
+        ] {
+            for (part, value) in flat.values(keyword) {
+                let number = value.as_number().and_then(|number| Decimal::parse(&number.to_string()));
+                match number.map(|value| Bound { value, inclusive }) {
+                    Some(bound) if upper => range.below(bound),
+                    Some(bound) => range.above(bound),
+                    None => self.malformed(&below(&part.pointer, keyword), &format!("`{keyword}`"), "a number"),
+                }
+            }
+        }
+        range
+    }
+
+    /// Whether only whole numbers are allowed. A `multipleOf` that says more than that is refused.
+    pub(super) fn only_whole(&mut self, flat: &Flat<'a>, types: Types) -> bool {
+        let mut whole = !types.meets(Types::FRACTION);
+        let factors: Vec<_> = flat.values("multipleOf").map(|(part, value)| (part.pointer.clone(), value)).collect();
+        let mut finer = Vec::new();
+        for (pointer, value) in factors {
+            let factor = value.as_number().and_then(|number| Decimal::parse(&number.to_string()));
+            match factor.filter(|factor| !factor.negative && *factor != Decimal::zero()) {
+                Some(factor) if factor.is_whole() && factor.whole == b"1" => whole = true,
+                Some(factor) => finer.push((pointer, factor)),
+                None => self.malformed(&below(&pointer, "multipleOf"), "`multipleOf`", "a number above 0"),
+            }
+        }
+        for (pointer, factor) in finer {
+            if !(whole && divides_one(&factor)) {
+                self.refuse(&pointer, "multipleOf", "digits do not show what they are divisible by");
+            }
+        }
+        whole
+    }
+}
+
+/// Whether 1 is a multiple of the number, such as 0.25.
+fn divides_one(factor: &Decimal) -> bool {
+    let digits = std::str::from_utf8(&factor.fraction).unwrap_or_default();
+    let scale = 10u64.checked_pow(digits.len() as u32);
+    factor.whole == b"0"
+        && scale.zip(digits.parse::<u64>().ok()).is_some_and(|(scale, part)| part > 0 && scale % part == 0)
+}

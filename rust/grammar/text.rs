@@ -1,0 +1,75 @@
+//! Free text up to a mark, as rules.
+//!
+//! The automaton of Knuth, Morris and Pratt (1977): one rule for each number of characters of the mark that the text so far
+//! ends with. What must hold: the text before the mark does not hold it, so that a reader who looks for its first occurrence
+//! finds the same end.
+
+use crate::builder::{Builder, NodeId};
+use crate::bytes::ByteSet;
+
+/// The largest code point.
+const LAST: u32 = 0x10_FFFF;
+
+/// Any text, the `mark` (of ASCII characters) and what stands `behind` it; the text may also end before a mark where it `ends`.
+pub(crate) fn until(builder: &mut Builder, mark: &[u8], behind: NodeId, ends: bool) -> NodeId {
+    let rules: Vec<_> = mark.iter().map(|_| builder.declare("text")).collect();
+    for (held, rule) in rules.iter().enumerate() {
+        let mut parts = Vec::new();
+        if ends {
+            parts.push(builder.empty());
+        }
+        // The characters that lead to each number of held ones.
+        let mut leads = vec![ByteSet::EMPTY; mark.len() + 1];
+        for byte in 0..0x80u8 {
+            leads[next(mark, held, byte)].insert(byte);
+        }
+        for (target, set) in leads.iter().enumerate().filter(|(_, set)| !set.is_empty()) {
+            let byte = builder.bytes(*set);
+            let rest = rules.get(target).map_or(behind, |rule| builder.rule(*rule));
+            parts.push(builder.sequence(vec![byte, rest]));
+        }
+        if let Some(first) = rules.first() {
+            let other = builder.characters(&[(0x80, LAST)]);
+            let rest = builder.rule(*first);
+            parts.push(builder.sequence(vec![other, rest]));
+        }
+        let body = builder.alternatives(parts);
+        builder.define(*rule, body);
+    }
+    rules.first().map_or(behind, |rule| builder.rule(*rule))
+}
+
+/// How many characters of the mark a text ends with that ended with `held` of them and goes on with `byte`.
+fn next(mark: &[u8], held: usize, byte: u8) -> usize {
+    let ending: Vec<u8> = mark[..held].iter().copied().chain([byte]).collect();
+    (0..=ending.len().min(mark.len())).rev().find(|length| ending.ends_with(&mark[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Constraint, Matcher};
+
+    fn accepts(ends: bool, text: &str) -> bool {
+        let mut builder = Builder::new();
+        let behind = builder.literal(b"!");
+        let root = builder.declare("root");
+        let body = until(&mut builder, b"<a<ab>", behind, ends);
+        builder.define(root, body);
+        let mut matcher = Matcher::new(Arc::new(builder.finish(root).unwrap())).unwrap();
+        text.bytes().all(|byte| matcher.accept(byte)) && matcher.can_end()
+    }
+
+    #[test]
+    fn the_first_mark_ends_the_text() {
+        for text in ["<a<ab>!", "x<a<ab>!", "<a<a<ab>!", "<<a<ab>!", "é<a<a<a<ab>!"] {
+            assert!(accepts(false, text), "{text}");
+        }
+        for text in ["", "x", "<a<ab>", "<a<ab>!!", "<a<ab>x<a<ab>!"] {
+            assert!(!accepts(false, text), "{text}");
+        }
+        assert!(accepts(true, "") && accepts(true, "<a<a€") && !accepts(true, "<a<ab>"));
+    }
+}
