@@ -16,7 +16,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use colibri_kernels::{
-    Activations, AlignedBuffer, FORMATS, Format, KernelSet, MatrixView, Numerics, Precision, WorkerPool, matmul,
+    Activations, AlignedBuffer, FORMATS, Format, KernelSet, MatrixView, Numerics, Precision, ScaleRule, WorkerPool,
+    encode, matmul, transcode,
 };
 use criterion::{BenchmarkId, Criterion, Throughput};
 
@@ -58,11 +59,11 @@ impl WeightPool {
         let stride = (codes + scales * 4).next_multiple_of(4096);
         let count = bytes.div_ceil(stride).max(1);
         let mut buffer = AlignedBuffer::new(stride * count).expect("memory for the weights");
-        // Numbers between 2^-7 and 2^-6: valid as f32, as two bf16 or f16, as codes and as scales.
+        // Numbers between 2^-7 and 2^-6: valid as f32, as two bf16 or f16, as four fp8, as codes and as scales.
         let mut state = 1u32;
         for value in buffer.as_f32_mut() {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *value = f32::from_bits(0x3c00_0000 | (state >> 9) & 0x007f_3fff);
+            *value = f32::from_bits(0x3c00_0000 | (state >> 9) & 0x0077_3f77);
         }
         Self { buffer, format, shape, stride, count }
     }
@@ -276,6 +277,37 @@ fn print_table(run: &Run) {
     }
 }
 
+/// bf16 weights become each format that a conversion writes: decoded, checked, encoded and measured on one thread.
+fn bench_encoding(criterion: &mut Criterion, run: &Run) {
+    let (rows, cols) = if run.test { (3, 200) } else { (2048, 6144) };
+    let mut group = criterion.benchmark_group("encode bf16");
+    configure(&mut group);
+    group.throughput(Throughput::Elements((rows * cols) as u64));
+    // About normally distributed, as weights are: the sum of four bytes.
+    let mut state = 1u32;
+    let weights: Vec<f32> = (0..rows * cols)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state.to_le_bytes().into_iter().map(f32::from).sum::<f32>() - 510.0) * 1e-4
+        })
+        .collect();
+    let mut source = vec![0; Format::Bf16.code_bytes(rows, cols).expect("size")];
+    encode(Format::Bf16, ScaleRule::AbsMax, rows, cols, &weights, &mut source, &mut []).expect("finite");
+    let source = MatrixView::new(Format::Bf16, rows, cols, &source, &[]).expect("sizes");
+    let mut row = Vec::new();
+    for format in [Format::Q4G64, Format::Int4Row, Format::Int3G64, Format::Int8Row, Format::F32] {
+        let (codes, scales) = sizes(format, (rows, cols));
+        let (mut codes, mut scales) = (vec![0u8; codes], vec![0f32; scales]);
+        for rule in [ScaleRule::AbsMax, ScaleRule::Search] {
+            measure(&mut group, BenchmarkId::new(format.name(), rule.name()), |_| {
+                let done = transcode(&source, format, rule, &mut codes, &mut scales, &mut row);
+                black_box(done.expect("finite"));
+            });
+        }
+    }
+    group.finish();
+}
+
 fn main() {
     let run = Run {
         test: std::env::args().any(|argument| argument == "--test"),
@@ -286,6 +318,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     bench_limits(&mut criterion, &run);
     bench_products(&mut criterion, &run);
+    bench_encoding(&mut criterion, &run);
     criterion.final_summary();
     if !run.test {
         print_table(&run);

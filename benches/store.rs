@@ -1,7 +1,8 @@
 //! What the disk gives to the expert store, and what the store adds.
 //!
-//! Cold reads of records of real size by every source, the raw direct read rate, streaming of misses through the store,
-//! and the cost of its books: an acquire of eight experts that are all there, and a miss with any number of slots.
+//! Cold reads of records of real size by every source, the raw direct read rate, streaming of misses through the store from
+//! our records and from the published layout (codes of an expert adjacent at odd offsets, its scales elsewhere: held in
+//! memory, or read with each miss), and the cost of its books: an acquire of eight experts that are all there, and a miss with any number of slots.
 //! `cargo bench --bench store` makes a file of 1.5 GB in `target/tmp`, removes it at the end and prints each rate with
 //! its ratio to the raw direct rate of the same process. With `--test` every case runs once on a few kilobytes.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on the terminal")]
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use colibri::kernels::{AlignedBuffer, Format};
 use colibri::store::expert::{ExpertKey, ExpertMatrices, ExpertStore, ExpertTable, policy_named};
 use colibri::store::source::{ReadJob, SOURCES, Source, SourceKind, Span, open_source};
-use colibri::store::{FileId, FileInfo, StoreError, WeightLocation};
+use colibri::store::{FileId, FileInfo, ScaleType, StoreError, WeightLocation};
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
 use rustix::fs::{Advice, OFlags};
 
@@ -74,10 +75,81 @@ impl RecordShape {
             let scale_bytes = self.format.scale_count(rows, cols).expect("a size") as u64 * 4;
             let span = |offset, bytes| Span { file: FileId(0), offset, bytes };
             let scales = Some(span(start + 3 * codes + matrix * scales, scale_bytes));
-            WeightLocation { format: self.format, rows, cols, codes: span(start + matrix * codes, codes), scales }
+            WeightLocation {
+                format: self.format,
+                rows,
+                cols,
+                codes: span(start + matrix * codes, codes),
+                scales,
+                scale_type: ScaleType::F32,
+            }
         };
         ExpertMatrices { gate: place(0), up: place(1), down: place(2) }
     }
+}
+
+/// How the experts lie in the file.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// Records as the converter writes them.
+    Ours,
+    /// As published containers have them: first all scales, then all codes from an odd offset on.
+    Published {
+        /// The scales are read once and stay in memory.
+        held: bool,
+    },
+}
+
+impl Layout {
+    fn name(self) -> &'static str {
+        match self {
+            Layout::Ours => "",
+            Layout::Published { held: true } => "/published_scales_held",
+            Layout::Published { held: false } => "/published_scales_with_each_miss",
+        }
+    }
+
+    /// The experts that fit into the file, and the bytes of a miss.
+    fn experts(self, bench: &Bench, shape: RecordShape) -> (Vec<ExpertMatrices>, u64) {
+        let scale = &bench.scale;
+        let Layout::Published { held } = self else {
+            let spans = bench.spans(shape.bytes(scale)).into_iter();
+            return (spans.map(|span| shape.matrices(scale, span.offset)).collect(), shape.bytes(scale));
+        };
+        // Scales begin on a multiple of 4 as in every published file; codes anywhere.
+        const FIRST_SCALE: u64 = 1004;
+        let ours = shape.matrices(scale, 0);
+        let codes = 3 * ours.gate.codes.bytes;
+        let parts = [&ours.down, &ours.gate, &ours.up];
+        let scales: u64 = parts.iter().filter_map(|place| place.scales).map(|span| span.bytes).sum();
+        let count = (scale.file_bytes - 2 * FIRST_SCALE) / (codes + scales);
+        let first_code = FIRST_SCALE + count * scales + 3;
+        let place = |number: u64| {
+            let (mut code, mut scale) = (first_code + number * codes, FIRST_SCALE + number * scales);
+            let [down, gate, up] = parts.map(|place| {
+                let mut place = place.clone();
+                place.codes.offset = code;
+                code += place.codes.bytes;
+                if let Some(span) = &mut place.scales {
+                    span.offset = scale;
+                    scale += span.bytes;
+                }
+                place
+            });
+            ExpertMatrices { gate, up, down }
+        };
+        (shuffled(count).map(place).collect(), if held { codes } else { codes + scales })
+    }
+}
+
+/// The numbers below `count` in an order that read-ahead cannot guess.
+fn shuffled(count: u64) -> impl Iterator<Item = u64> {
+    let stride = (count * 5 / 8) | 1;
+    let coprime = (stride..)
+        .step_by(2)
+        .find(|stride| (2..=*stride).all(|d| !count.is_multiple_of(d) || !stride.is_multiple_of(d)));
+    let stride = coprime.unwrap_or(1);
+    (0..count).map(move |index| index * stride % count)
 }
 
 /// The file that is read, and the rates measured on it.
@@ -123,16 +195,10 @@ impl Bench {
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("the page cache was not dropped");
     }
 
-    /// The spans of all records of a shape, in an order that read-ahead cannot guess.
-    fn spans(&self, shape: RecordShape) -> Vec<Span> {
-        let bytes = shape.bytes(&self.scale);
-        let count = self.scale.file_bytes / bytes;
-        let stride = (count * 5 / 8) | 1;
-        let coprime = (stride..)
-            .step_by(2)
-            .find(|stride| (2..=*stride).all(|d| !count.is_multiple_of(d) || !stride.is_multiple_of(d)));
-        let stride = coprime.unwrap_or(1);
-        (0..count).map(|index| Span { file: FileId(0), offset: index * stride % count * bytes, bytes }).collect()
+    /// The spans of all records of this many bytes, in an order that read-ahead cannot guess.
+    fn spans(&self, bytes: u64) -> Vec<Span> {
+        let span = |index| Span { file: FileId(0), offset: index * bytes, bytes };
+        shuffled(self.scale.file_bytes / bytes).map(span).collect()
     }
 
     /// Measures `read`, which reads a number of records and returns the time it took, and the time that the disk itself
@@ -167,11 +233,11 @@ impl Bench {
         };
         let raw = self.rates.iter().filter(|rates| rates.name.starts_with("raw_direct"));
         let fastest = raw.map(|rates| median(&rates.samples)).fold(0.0, f64::max);
-        println!("\n{:<44} {:>8} {:>8} {:>8}", "case (medians of samples)", "GB/s", "raw", "ratio");
+        println!("\n{:<82} {:>6} {:>6} {:>6}", "case (medians of samples)", "GB/s", "raw", "ratio");
         for Rates { name, samples, raw } in self.rates.iter().filter(|rates| !rates.samples.is_empty()) {
             let rate = median(samples);
             let raw = if raw.is_empty() { fastest } else { median(raw) };
-            println!("{name:<44} {rate:>8.2} {raw:>8.2} {:>8.2}", rate / raw);
+            println!("{name:<82} {rate:>6.2} {raw:>6.2} {:>6.2}", rate / raw);
         }
     }
 }
@@ -208,11 +274,12 @@ struct RawDisk {
 }
 
 impl RawDisk {
-    fn open(bench: &Bench) -> Self {
+    /// Reads of `record` bytes, a multiple of 4096.
+    fn open(bench: &Bench, record: u64) -> Self {
         let path = &bench.files[0].path;
         let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
         let file = direct.or_else(|_| File::open(path)).expect("the file");
-        RawDisk { file, spans: bench.spans(RECORDS[0]), record: RECORDS[0].bytes(&bench.scale), position: 0 }
+        RawDisk { file, spans: bench.spans(record), record, position: 0 }
     }
 
     /// Reads the next `records` records by `threads` threads.
@@ -231,8 +298,8 @@ impl RawDisk {
 }
 
 fn raw_direct(bench: &mut Bench, group: &mut BenchmarkGroup<'_, WallTime>, threads: usize) {
-    let mut disk = RawDisk::open(bench);
-    let record = disk.record;
+    let record = RECORDS[0].bytes(&bench.scale);
+    let mut disk = RawDisk::open(bench, record);
     bench.measure(group, &format!("raw_direct/{threads}_threads"), record, |bench, records| {
         bench.make_cold();
         (disk.read(records, threads), None)
@@ -247,8 +314,8 @@ fn cold_source(
     shape: RecordShape,
     threads: usize,
 ) {
-    let spans = bench.spans(shape);
     let record_bytes = shape.bytes(&bench.scale);
+    let spans = bench.spans(record_bytes);
     let name = format!("{}/{}/{threads}_threads", kind.name(), shape.name);
     let mut position = 0;
     bench.measure(group, &name, record_bytes, |bench, records| {
@@ -280,22 +347,29 @@ fn cold_source(
 
 /// Misses through the store: eight experts asked for at a time, none of them in memory. Between the rounds the disk itself is
 /// measured, so that the ratio is one of the same moment.
-fn stream_misses(bench: &mut Bench, group: &mut BenchmarkGroup<'_, WallTime>, kind: SourceKind, workers: usize) {
+fn stream_misses(
+    bench: &mut Bench,
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    (kind, workers): (SourceKind, usize),
+    shape: RecordShape,
+    layout: Layout,
+) {
     const TOGETHER: u64 = 8;
-    let shape = RECORDS[0];
-    let spans = bench.spans(shape);
+    let (experts, miss_bytes) = layout.experts(bench, shape);
+    let count = experts.len() as u64;
     let mut table = ExpertTable::new();
-    let experts = spans.iter().map(|span| shape.matrices(&bench.scale, span.offset)).collect();
     table.push_layer(0, experts).expect("a layer");
-    let count = spans.len() as u64;
     bench.make_cold();
     let source = open_source(kind, &bench.files).expect("a source");
+    if matches!(layout, Layout::Published { held: true }) {
+        table.hold_scales(source.as_ref(), &mut |_, _| true).expect("the scales");
+    }
     let policy = policy_named("lru").expect("a policy");
     let store = ExpertStore::new(source, table, 2 * TOGETHER as usize, policy, workers).expect("a store");
-    let mut disk = RawDisk::open(bench);
+    let mut disk = RawDisk::open(bench, miss_bytes / 4096 * 4096);
     let mut position = 0;
-    let name = format!("store_misses/{}/{workers}_workers", kind.name());
-    bench.measure(group, &name, shape.bytes(&bench.scale), |bench, records| {
+    let name = format!("store_misses/{}/{workers}_workers/{}{}", kind.name(), shape.name, layout.name());
+    bench.measure(group, &name, miss_bytes, |bench, records| {
         bench.make_cold();
         let (mut time, mut raw) = (Duration::ZERO, Duration::ZERO);
         for start in (0..records).step_by(TOGETHER as usize) {
@@ -392,9 +466,16 @@ fn main() {
         raw_direct(&mut bench, &mut group, threads);
     }
     for workers in [1, 2, 4, 8] {
-        stream_misses(&mut bench, &mut group, SourceKind::Direct, workers);
+        stream_misses(&mut bench, &mut group, (SourceKind::Direct, workers), RECORDS[0], Layout::Ours);
     }
-    stream_misses(&mut bench, &mut group, SourceKind::Buffered, 4);
+    for shape in [RECORDS[0], RECORDS[1]] {
+        for layout in [Layout::Ours, Layout::Published { held: true }, Layout::Published { held: false }] {
+            if !matches!((shape.format, layout), (Format::Q4G64, Layout::Ours)) {
+                stream_misses(&mut bench, &mut group, (SourceKind::Direct, 4), shape, layout);
+            }
+        }
+    }
+    stream_misses(&mut bench, &mut group, (SourceKind::Buffered, 4), RECORDS[0], Layout::Ours);
     for entry in SOURCES {
         for shape in RECORDS {
             for threads in [1, 4] {

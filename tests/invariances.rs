@@ -11,9 +11,14 @@ use colibri::engine::convert::{ConvertOptions, TARGET_FORMATS, convert};
 use colibri::engine::fixture::{Fixture, SplitMix64};
 use colibri::engine::{EngineConfig, Model, NoWatch};
 use colibri::kernels::{KernelSet, Numerics, ScaleRule};
+use colibri::store::budget::ScaleMode;
 use colibri::store::source::SOURCES;
-use colibri::store::{IoRequest, SourceKind};
+use colibri::store::{ContextRequest, IoRequest, RamLimit, SourceKind};
 use tempfile::TempDir;
+
+mod published;
+
+use published::{Layout, publish};
 
 /// A model on disk and a text for it.
 struct Case {
@@ -198,4 +203,63 @@ fn one_slot_per_active_expert_reads_again_and_all_resident_reads_once() {
     let (few, all) = (stats(case.top_k), stats(case.experts));
     assert_eq!(few.requests(), all.requests());
     assert!(few.misses > all.misses && all.misses <= case.experts as u64 && all.hits > 0, "{few:?} {all:?}");
+}
+
+/// The settings with which the scales of a published container live as `mode` says: by the memory there is.
+fn placing_scales(path: &Path, base: &EngineConfig, mode: ScaleMode) -> EngineConfig {
+    let config = EngineConfig { ram: RamLimit::Bytes(1 << 30), context: ContextRequest::Tokens(64), ..base.clone() };
+    if mode != ScaleMode::WithEachMiss {
+        return config;
+    }
+    // Room for no more than the fewest slots.
+    let model = Model::open(path, &config, &NoWatch).unwrap();
+    let plan = model.memory_plan();
+    let fixed = plan.resident_bytes + plan.kv_bytes + plan.scratch_bytes;
+    let ram = RamLimit::Bytes(fixed + plan.sizes.active_experts_min * plan.sizes.slot_bytes);
+    EngineConfig { ram, ..config }
+}
+
+#[test]
+fn i3_the_published_layout_gives_the_bits_of_ours_wherever_its_scales_live() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture { experts: 32, ..wide() };
+    let checkpoint = folder.path().join("checkpoint");
+    std::fs::create_dir(&checkpoint).unwrap();
+    fixture.write(&checkpoint).unwrap();
+    for format in TARGET_FORMATS.iter().filter(|format| format.has_scales()) {
+        let ours = folder.path().join(format.name());
+        let (experts, dense, scale_rule) = (*format, *format, ScaleRule::AbsMax);
+        let options = ConvertOptions { experts, dense, scale_rule, ..ConvertOptions::default() };
+        convert(&checkpoint, &ours, &options, &NoWatch).unwrap();
+        let case = |path| Case { name: format.name(), path, vocab: fixture.vocab, experts: 32, top_k: fixture.top_k };
+        let tokens = text(&case(ours.clone()), 24);
+        let base = EngineConfig { kernels: "auto".to_owned(), threads: Some(2), ..plain(Numerics::Quantized) };
+        let expected = bits(&case(ours), &base, &tokens);
+        for (shift, scales_apart) in [(0, false), (3, false), (1, true)] {
+            let path = folder.path().join(format!("{}-{shift}-{scales_apart}", format.name()));
+            std::fs::create_dir(&path).unwrap();
+            publish(&checkpoint.with_file_name(format.name()), &path, Layout { shift, scales_apart });
+            let case = case(path);
+            for source in SOURCES {
+                let base = EngineConfig { io: IoRequest::Kind(source.kind), ..base.clone() };
+                let modes = match (source.kind, shift) {
+                    (SourceKind::Mmap, 0) => &[ScaleMode::Mapped][..],
+                    (SourceKind::Mmap, _) => &[ScaleMode::Resident],
+                    _ => &[ScaleMode::Resident, ScaleMode::WithEachMiss],
+                };
+                for mode in modes {
+                    let config = placing_scales(&case.path, &base, *mode);
+                    let model = Model::open(&case.path, &config, &NoWatch).unwrap();
+                    let scales = &model.memory_plan().scales;
+                    assert_eq!(scales.mode, *mode, "{}, {}: {}", case.name, source.kind, scales.reason);
+                    assert!(model.memory_plan().projected_peak <= model.memory_plan().ram_budget);
+                    for slots in [None, Some(1), Some(case.top_k), Some(case.experts)] {
+                        let config = EngineConfig { slots, ..config.clone() };
+                        let equal = bits(&case, &config, &tokens) == expected;
+                        assert!(equal, "{}, shift {shift}, {}, {mode:?}, {slots:?} slots", case.name, source.kind);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ use colibri::kernels::{Numerics, argmax};
 use colibri::store::Catalog;
 use serde_json::Value;
 
-const FIXTURES: [&str; 3] = ["glm_tiny", "glm_sparse", "glm_groups"];
+const FIXTURES: [&str; 4] = ["glm_tiny", "glm_sparse", "glm_groups", "glm_tiny_fp8"];
 /// Largest difference of a logit or a loss.
 const LOGITS: f32 = 2e-4;
 /// Largest difference of a hidden state, relative to the largest magnitude of its array.
@@ -215,7 +215,7 @@ fn the_prediction_layer_agrees() {
         assert_eq!(compared, reference.arrays(|key| key.contains(".mtp.")), "{}: arrays compared", reference.name);
         *with_layer.borrow_mut() += 1;
     });
-    assert_eq!(with_layer.into_inner(), 2);
+    assert_eq!(with_layer.into_inner(), 3);
 }
 
 /// Compares the likeliest predictions over prompt and answer. Clipping makes exact ties of index scores; where one falls

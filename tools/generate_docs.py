@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 from colibri.cli.app import VERBS, command
 from colibri.errors import TAXONOMY
-from colibri.settings import GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, Setting
+from colibri.settings import DOWNLOAD, GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, Setting
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 100
@@ -45,6 +45,8 @@ EXITS = {
     "3": "the model is missing, incomplete, corrupt or of an unknown kind",
     "4": "not enough memory, disk or context",
     "5": "reading the weights failed",
+    "6": "the network, the hub or the access to it failed",
+    "8": "`colibri doctor` found a failure; with `--strict` also a warning",
     "75": "the model is busy",
     "124": "`--timeout` was reached",
     "129": "stopped by SIGHUP: the terminal was closed",
@@ -72,7 +74,7 @@ ram = "20GB"
 
 [models.big]                           # -m big
 path = "/folder/of/the/model"
-ctx = 16384                            # settings of the first three tables below, for this model only
+ctx = 16384                            # for this model only: tables Model, Generation, Prompt below
 ```
 
 """
@@ -84,10 +86,12 @@ FOREIGN = """\
 |---|---|
 | `NO_COLOR`, `CLICOLOR_FORCE`, `TERM` | colour and drawn lines on standard error |
 | `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `HOME` | configuration file, history of chats |
-| `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where OWNER/NAME is looked for; nothing is written there |
+| `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where OWNER/NAME is looked for, and where `pull` puts it |
+| `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` | the hub: access, address, whether it may be asked |
+| `HF_HUB_DOWNLOAD_TIMEOUT` | seconds of silence after which a connection is given up |
 | `VISUAL`, `EDITOR` | the editor of `colibri config edit` |
 
-No other variable changes what colibri does.
+No other variable changes what colibri does, but `huggingface_hub` obeys its own, such as those of proxies.
 """
 
 
@@ -123,7 +127,7 @@ def _help(verb: click.Command, path: str, parent: click.Context | None) -> str:
 def settings_page() -> str:
     """The page of settings, one table a group."""
     parts = [NOTE, SETTINGS_INTRODUCTION]
-    for group in (MODEL, GENERATION, PROMPT, OUTPUT):
+    for group in (MODEL, DOWNLOAD, GENERATION, PROMPT, OUTPUT):
         parts.append(f"## {group[0].upper()}{group[1:]}\n\n")
         parts.append(
             "| flag | variable | key in the file | value | default | meaning |\n|---|---|---|---|---|---|\n"

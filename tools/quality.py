@@ -49,6 +49,24 @@ VARIANTS = (
     Variant("q4row absmax, A16", "q4row", "q4row", "absmax", "quantized"),
     Variant("q4row search, A16", "q4row", "q4row", "search", "quantized"),
     Variant("q4row search, A8", "q4row", "q4row", "search", "a8"),
+    Variant("q3g64 absmax, A16", "q3g64", "q3g64", "absmax", "quantized"),
+    Variant("q3g64 search, A16", "q3g64", "q3g64", "search", "quantized"),
+    Variant("experts q3g64, dense q4g64, absmax, A16", "q3g64", "q4g64", "absmax", "quantized"),
+    Variant("experts q3g64, dense q4g64, search, A16", "q3g64", "q4g64", "search", "quantized"),
+    Variant("experts q3g64, dense q8, search, A16", "q3g64", "q8", "search", "quantized"),
+    Variant("experts q4g64, dense q8, search, A16", "q4g64", "q8", "search", "quantized"),
+)
+
+# What is compared, and the rows with absmax and with searched scales.
+RULES = (
+    ("q4g64", "q4g64 absmax, A16", "q4g64 search, A16 (default)"),
+    ("q4row", "q4row absmax, A16", "q4row search, A16"),
+    ("q3g64", "q3g64 absmax, A16", "q3g64 search, A16"),
+    (
+        "experts q3g64 with dense q4g64",
+        "experts q3g64, dense q4g64, absmax, A16",
+        "experts q3g64, dense q4g64, search, A16",
+    ),
 )
 
 
@@ -136,6 +154,12 @@ def table(base: Score, rows: dict[str, tuple[Score, int]]) -> str:
             f"| {name} | {result.loss:.5f} | {result.loss - base.loss:+.5f} | {result.agreement:.4f} "
             f"| {result.divergence:.5f} | {size / 1e6:.2f} |"
         )
+    lines.append("")
+    lowered = []
+    for name, absmax, search in RULES:
+        increase = [rows[row][0].loss - base.loss for row in (absmax, search)]
+        lowered.append(f"{name} {100 * (1 - increase[1] / increase[0]):.0f} %")
+    lines.append(f"Searched scales lower the loss increase against absmax (A16): {', '.join(lowered)}.")
     lines.append("")
     lines.append(f"{base.targets} targets; {platform.machine()}, Python {platform.python_version()}.")
     return "\n".join(lines)

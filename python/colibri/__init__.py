@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from colibri.chat import Session as Session
-    from colibri.conversion import ConvertReport as ConvertReport
     from colibri.conversion import convert as convert
+    from colibri.diagnosis import doctor as doctor
+    from colibri.download import PullResult as PullResult
+    from colibri.download import pull as pull
     from colibri.engine import CancelToken as CancelToken
     from colibri.engine import machine as machine
     from colibri.engine import version as version
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from colibri.errors import Cancelled as Cancelled
     from colibri.errors import ColibriError as ColibriError
     from colibri.errors import ContextError as ContextError
+    from colibri.errors import DownloadError as DownloadError
     from colibri.errors import EngineError as EngineError
     from colibri.errors import InvalidValue as InvalidValue
     from colibri.errors import ModelError as ModelError
@@ -35,10 +38,15 @@ if TYPE_CHECKING:
     from colibri.model import inspect as inspect
     from colibri.model import load as load
     from colibri.model import plan as plan
+    from colibri.model import plan_remote as plan_remote
+    from colibri.results import Check as Check
     from colibri.results import Chunk as Chunk
+    from colibri.results import ConvertReport as ConvertReport
+    from colibri.results import DoctorReport as DoctorReport
     from colibri.results import Machine as Machine
     from colibri.results import ModelInfo as ModelInfo
     from colibri.results import Plan as Plan
+    from colibri.results import PlanReport as PlanReport
     from colibri.results import Result as Result
     from colibri.results import Stats as Stats
     from colibri.sampling import SamplingParams as SamplingParams
@@ -50,10 +58,13 @@ _HOMES = {
     "Busy": "errors",
     "CancelToken": "engine",
     "Cancelled": "errors",
+    "Check": "results",
     "Chunk": "results",
     "ColibriError": "errors",
     "ContextError": "errors",
-    "ConvertReport": "conversion",
+    "ConvertReport": "results",
+    "DoctorReport": "results",
+    "DownloadError": "errors",
     "EngineError": "errors",
     "GenerationOptions": "generation",
     "InvalidValue": "errors",
@@ -63,6 +74,8 @@ _HOMES = {
     "ModelInfo": "results",
     "ModelNotFound": "errors",
     "Plan": "results",
+    "PlanReport": "results",
+    "PullResult": "download",
     "ResourceError": "errors",
     "Result": "results",
     "SamplingParams": "sampling",
@@ -71,10 +84,13 @@ _HOMES = {
     "StorageError": "errors",
     "Stream": "generation",
     "convert": "conversion",
+    "doctor": "diagnosis",
     "inspect": "model",
     "load": "model",
     "machine": "engine",
     "plan": "model",
+    "plan_remote": "model",
+    "pull": "download",
     "version": "engine",
 }
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "CancelToken",
+    "Conversion",
     "ConvertOptions",
     "Model",
     "NativeError",
@@ -16,9 +17,13 @@ __all__ = [
     "Session",
     "Watcher",
     "convert",
+    "convert_dry_run",
+    "doctor",
     "inspect",
     "machine",
     "plan",
+    "plan_remote",
+    "verify",
     "version",
 ]
 
@@ -73,9 +78,26 @@ class ConvertOptions:
         mtp: str,
         scale_rule: str,
         keep_mtp: bool,
-        dry_run: bool,
-        workers: int | None,
+        workers: int | None = None,
+        repack: bool = False,
+        verify: bool = False,
+        delete_source: bool = False,
+        source_name: str | None = None,
     ) -> ConvertOptions: ...
+
+@final
+class Conversion:
+    """A conversion in progress: a build folder beside the destination, and the steps that are still to do."""
+
+    def __new__(cls, source: str, destination: str, options: ConvertOptions) -> Conversion: ...
+    def steps(self) -> str:
+        """The steps, as JSON: `files` that must be there, `releases`, `bytes` the step writes, `done`."""
+
+    def run_step(self, index: int, watcher: Watcher) -> None:
+        """Runs one step; a step that is done already does nothing."""
+
+    def finish(self, watcher: Watcher) -> str:
+        """Writes what is left and gives the container its name; returns the report as JSON."""
 
 @final
 class Sampling:
@@ -141,14 +163,35 @@ class Session:
     def choose(self, logits: NDArray[np.float32], sampling: Sampling) -> tuple[int, float]:
         """Chooses the next token from a row that already holds the penalties."""
 
-def plan(path: str, options: OpenOptions) -> str:
-    """The memory plan for a model that is not loaded, from its headers, as JSON."""
+def plan(path: str, options: OpenOptions, measure: bool = False) -> str:
+    """Where a model that is not loaded would live, and how fast that would be, as JSON.
+
+    `measure` reads a second's worth of weights and of memory.
+    """
+
+def plan_remote(config: str, listing: str, options: OpenOptions) -> str:
+    """The same for a model that is not here.
+
+    `config` is its `config.json`, `listing` its files, index and manifest.
+    """
+
+def doctor(path: str | None, options: OpenOptions, deep: bool, watcher: Watcher) -> str:
+    """Checks the machine and, unless `path` is None, a model; the verdicts as JSON.
+
+    `deep` compares digests.
+    """
 
 def inspect(path: str) -> str:
     """A summary of a model folder from its headers, as JSON."""
 
 def convert(source: str, destination: str, options: ConvertOptions, watcher: Watcher) -> str:
-    """Converts a checkpoint; returns the report as JSON."""
+    """Converts a checkpoint that lies in a folder; returns the report as JSON."""
+
+def convert_dry_run(source: str, destination: str, options: ConvertOptions) -> str:
+    """What a conversion would write, and how long that would take, as JSON; writes nothing."""
+
+def verify(container: str, watcher: Watcher) -> str:
+    """Compares a container's files with their digests, and its tensors with the configuration; as JSON."""
 
 def machine() -> str:
     """Facts about this machine, as JSON."""

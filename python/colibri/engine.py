@@ -21,9 +21,20 @@ from colibri import _native
 from colibri._native import CancelToken as CancelToken
 from colibri._native import Sampling as Sampling
 from colibri._native import Watcher as Watcher
-from colibri.arguments import COUNT, INTEGER_MAX, SECONDS, Range
+from colibri.arguments import COUNT, INTEGER_MAX, SECONDS
+from colibri.arguments import Range as Limits
 from colibri.errors import ColibriError, error, invalid_value
-from colibri.results import Machine, ModelInfo, Plan
+from colibri.results import (
+    Check,
+    Machine,
+    ModelInfo,
+    PerToken,
+    Plan,
+    PlanReport,
+    Range,
+    ScalePlacement,
+    Tier,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,8 +93,8 @@ class Version:
     kernels: str
 
 
-_BYTES = Range(1, 2**63 - 1, whole=True, otherwise="or a text such as '20GB'")
-_TOKENS = Range(1, INTEGER_MAX, whole=True, otherwise="or 'auto'")
+_BYTES = Limits(1, 2**63 - 1, whole=True, otherwise="or a text such as '20GB'")
+_TOKENS = Limits(1, INTEGER_MAX, whole=True, otherwise="or 'auto'")
 
 
 def watch(
@@ -138,19 +149,118 @@ def inspect(path: str) -> dict[str, Any]:
     return {**summary, "model": _model_info(summary["model"], path).to_dict()}
 
 
-def plan(path: str, options: Options) -> Plan:
+def plan(path: str, options: Options, measure: bool) -> PlanReport:
     """Plans without loading; see `colibri.plan`."""
     checked = options.native()
     with translated():
-        return _plan(json.loads(_native.plan(path, checked)), path, options.threads)
+        return _plan_report(json.loads(_native.plan(path, checked, measure)), path, options.threads)
+
+
+def plan_remote(name: str, config: dict[str, Any], listing: dict[str, Any], options: Options) -> PlanReport:
+    """Plans a model that is not here; see `colibri.plan_remote`.
+
+    Args:
+        name: what the model is called.
+        config: its `config.json`.
+        listing: `files` with names and bytes; and `weight_map`, `total_size` and `manifest` where there are.
+        options: as for loading.
+    """
+    checked = options.native()
+    with translated():
+        value = json.loads(_native.plan_remote(json.dumps(config), json.dumps(listing), checked))
+    value["model"]["name"] = name
+    return _plan_report(value, name, options.threads)
+
+
+def doctor(path: str | None, options: Options, deep: bool, watcher: Watcher) -> list[Check]:
+    """The core's checks of machine and model; see `colibri.doctor`."""
+    checked = options.native()
+    with translated():
+        report = json.loads(_native.doctor(path, checked, deep, watcher))
+    return [Check(**{**check, "details": tuple(check["details"])}) for check in report["checks"]]
 
 
 def convert(source: str, destination: str, options: dict[str, Any], watcher: Watcher) -> dict[str, Any]:
-    """Runs the native converter; see `colibri.convert`."""
+    """Runs the native converter on a folder; see `colibri.convert`."""
     with translated():
         checked = _native.ConvertOptions(**options)
-        report: dict[str, Any] = json.loads(_native.convert(source, destination, checked, watcher))
+        return _conversion_summary(_native.convert(source, destination, checked, watcher))
+
+
+def convert_dry_run(source: str, destination: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What the native converter would write, with its steps as `schedule`; writes nothing."""
+    with translated():
+        checked = _native.ConvertOptions(**options)
+        return _conversion_summary(_native.convert_dry_run(source, destination, checked))
+
+
+# Parts of the core's report that are numbers without a unit in their names -> the unit.
+_CONVERSION_UNITS = {
+    "space": {"needed": "needed_bytes", "free": "free_bytes"},
+    "estimate": {"low": "low_seconds", "high": "high_seconds"},
+}
+
+
+def _conversion_summary(text: str) -> dict[str, Any]:
+    """The core's report of a conversion, with units in the names, and None for what is not known yet."""
+    report: dict[str, Any] = json.loads(text)
+    for name in ("version", "destination", "dry_run"):
+        report.pop(name, None)
+    steps = report.pop("schedule", [])
+    if steps:
+        report["schedule"] = [_step(one) for one in steps]
+    for part, units in _CONVERSION_UNITS.items():
+        if report[part] is not None:
+            report[part] = {units.get(name, name): value for name, value in report[part].items()}
+    for file in (*report["shards"], *report["files"]):
+        file["sha256"] = file["sha256"] or None
     return report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a conversion.
+
+    Attributes:
+        files: weight files of the source that must be there; releases: those that no later step needs.
+        bytes: what the step writes.
+        done: whether all of it is safe on the disk.
+    """
+
+    files: tuple[str, ...]
+    releases: tuple[str, ...]
+    bytes: int
+    done: bool
+
+
+def _step(value: dict[str, Any]) -> Step:
+    return Step(tuple(value["files"]), tuple(value["releases"]), value["bytes"], value["done"])
+
+
+class Conversion:
+    """A conversion step by step: opened anew it goes on where it was stopped."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, source: str, destination: str, options: dict[str, Any]) -> None:
+        with translated():
+            self._native = _native.Conversion(source, destination, _native.ConvertOptions(**options))
+
+    def steps(self) -> list[Step]:
+        """The steps, in order."""
+        with translated():
+            steps = json.loads(self._native.steps())
+        return [_step(one) for one in steps]
+
+    def run_step(self, index: int, watcher: Watcher) -> None:
+        """Runs a step; one that is done already does nothing."""
+        with translated():
+            self._native.run_step(index, watcher)
+
+    def finish(self, watcher: Watcher) -> dict[str, Any]:
+        """Gives the container its name; returns the report."""
+        with translated():
+            return _conversion_summary(self._native.finish(watcher))
 
 
 class Engine:
@@ -325,16 +435,35 @@ def _machine(value: dict[str, Any]) -> Machine:
 
 
 def _plan(value: dict[str, Any], path: str, threads: int | None) -> Plan:
+    return Plan(**_plan_fields(value, path, threads))
+
+
+def _plan_report(value: dict[str, Any], path: str, threads: int | None) -> PlanReport:
+    speed = value["tokens_per_second"]
+    return PlanReport(
+        **_plan_fields(value, path, threads),
+        **{name: value[name] for name in _REPORT_FIELDS},
+        tiers=tuple(Tier(**tier) for tier in value["tiers"]),
+        hit_rate=Range(**value["hit_rate"]),
+        per_token=PerToken(**value["per_token"]),
+        tokens_per_second=None if speed is None else Range(**speed),
+        basis=tuple(value["basis"]),
+    )
+
+
+def _plan_fields(value: dict[str, Any], path: str, threads: int | None) -> dict[str, Any]:
     sizes, cores, notes = value["sizes"], value["machine"]["cores_allowed"], tuple(value["notes"])
     if threads is not None and threads > cores:
         notes += (f"{threads} threads share the {cores} cores that this process may use: that is slower",)
-    return Plan(
-        model=_model_info(value["model"], path),
-        machine=_machine(value["machine"]),
-        notes=notes,
+    return {
+        "model": _model_info(value["model"], path),
+        "machine": _machine(value["machine"]),
+        "notes": notes,
+        "scales": ScalePlacement(**value["scales"]),
+        "slot_bytes": value["scales"]["slot_bytes"],
         **{name: value[name] for name in _PLAN_FIELDS},
         **{name: sizes[name] for name in _SIZE_FIELDS},
-    )
+    }
 
 
 # Fields that the core's plan, and its sizes, have under the same names.
@@ -342,7 +471,11 @@ _PLAN_FIELDS = (
     *("ram_budget", "context", "io", "io_reason", "resident_bytes", "kv_bytes", "scratch_bytes"),
     *("slots", "cache_bytes", "projected_peak"),
 )
-_SIZE_FIELDS = ("slot_bytes", "experts_total", "expert_bytes_total", "kv_bytes_per_token")
+_SIZE_FIELDS = ("experts_total", "expert_bytes_total", "kv_bytes_per_token")
+_REPORT_FIELDS = (
+    *("runs", "remote", "container", "experts_stored", "rates", "prefill", "bottleneck", "more_ram"),
+    "conversion",
+)
 
 
 def _model_info(value: dict[str, Any], path: str) -> ModelInfo:

@@ -70,6 +70,10 @@ class StorageError(ColibriError):
     """Reading the weights or writing the output failed."""
 
 
+class DownloadError(ColibriError):
+    """A file or a list of files could not be fetched from the hub."""
+
+
 class InvalidValue(ColibriError, ValueError):
     """A parameter is unknown here or outside its range."""
 
@@ -100,13 +104,16 @@ TAXONOMY: Final[dict[str, _Kind]] = {
     "model_unsupported": _Kind(ModelError, 3),
     "tokenizer_missing": _Kind(ModelError, 3),
     "template_invalid": _Kind(ModelError, 3),
+    "convert_source_changed": _Kind(ModelError, 3),
     "ram_budget_too_small": _Kind(ResourceError, 4),
     "context_length_exceeded": _Kind(ContextError, 4),
     "output_not_writable": _Kind(StorageError, 4),
     "disk_full": _Kind(StorageError, 4),
     "disk_read_failed": _Kind(StorageError, 5),
+    "download_failed": _Kind(DownloadError, 6),
     "unsupported_parameter": _Kind(InvalidValue, 2),
     "invalid_value": _Kind(InvalidValue, 2),
+    "convert_parameters_differ": _Kind(InvalidValue, 2),
     "queue_full": _Kind(Busy, 75),
     "cancelled": _Kind(Cancelled, 130),
     "timeout": _Kind(Cancelled, 124),

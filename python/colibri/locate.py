@@ -1,29 +1,32 @@
 """Which folder a model name means.
 
 The order is fixed: the word ``demo``, an existing folder, a name in the configuration file, a name under
-``models_dir``, ``OWNER/NAME`` in the Hugging Face cache, which is only read. Nothing is ever downloaded.
-A web address is recognised and answered with the form that is wanted. Whether the folder holds a usable
-model is not decided here.
+``models_dir``, ``OWNER/NAME`` in the Hugging Face cache, which is only read. Nothing is downloaded here. A
+web address is taken for the ``OWNER/NAME`` that it shows. Whether the folder holds a usable model is not
+decided here.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from colibri.build_folder import JOURNAL_NAME, PARTIAL, SOURCE_NAME, build_folder
 from colibri.config import ConfigFile, Environment, nearest
 from colibri.errors import ColibriError, error
-from colibri.files import read_file, user_path
+from colibri.files import user_path
+from colibri.hub_places import cached_snapshot, read_record
 
 DEMO = "demo"
-# The longest file that names a snapshot, in bytes.
-REVISION_LIMIT = 4096
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 _ADDRESS = re.compile(r"^(?:[a-z][a-z0-9+.-]*://|(?:www\.)?(?:huggingface\.co|hf\.co)/)", re.IGNORECASE)
 _HUB_ADDRESS = re.compile(
-    r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s?#]+/[^/\s?#]+)(?:[/?#].*)?$", re.IGNORECASE
+    r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s?#]+/[^/\s?#]+)"
+    r"(?:/(?:tree|blob|resolve)/([^/\s?#]+))?(?:[/?#].*)?$",
+    re.IGNORECASE,
 )
 _FORMS = "a folder, a name from the configuration file, or OWNER/NAME as on Hugging Face is wanted"
 
@@ -42,12 +45,12 @@ class Located:
     alias: str | None = None
 
 
-def locate(text: str, file: ConfigFile, environment: Environment) -> Located:
-    """Finds the folder of a model.
+def locate(text: str, file: ConfigFile, environment: Environment, revision: str | None = None) -> Located:
+    """Finds the folder of a model; ``revision`` chooses among the snapshots of the cache.
 
     Raises:
         InvalidValue: the text cannot name a model at all. ModelNotFound: it could, but there is none of
-        that name here.
+        that name here. ModelError: its conversion is not finished.
     """
     wanted = text.strip()
     if not wanted:
@@ -58,33 +61,40 @@ def locate(text: str, file: ConfigFile, environment: Environment) -> Located:
         return Located(DEMO, DEMO, "demo")
     folder = user_path(wanted)
     if _holds(Path.is_dir, folder):
+        if folder.name.endswith(PARTIAL) and _unfinished(folder):
+            raise _not_finished(wanted, folder)
         return Located(_folder_name(folder) or wanted, str(folder), "folder")
     if wanted in file.models:
         return Located(wanted, str(file.models[wanted]["path"]), "alias", alias=wanted)
     if _ADDRESS.match(wanted):
-        return _from_address(wanted, environment)
+        return _from_address(wanted, environment, revision)
     if not folder.is_absolute():
         for parent in file.models_dir:
             if _holds(Path.is_dir, parent / wanted):
                 return Located(wanted, str(parent / wanted), "models_dir")
     if _REPOSITORY.match(wanted) and not wanted.startswith((".", "~")):
-        cached = in_cache(wanted, environment)
+        cached = in_cache(wanted, environment, revision)
         if cached is not None:
             return Located(wanted, str(cached), "cache")
-    raise _not_found(wanted, folder, file, environment)
+    raise _not_found(wanted, folder, file, environment, revision)
 
 
-def in_cache(repository: str, environment: Environment) -> Path | None:
-    """The newest snapshot of ``OWNER/NAME`` in the Hugging Face cache, or None."""
-    root = environment.hugging_face_cache / ("models--" + repository.replace("/", "--"))
-    try:
-        revision = read_file(root / "refs" / "main", REVISION_LIMIT).decode("ascii").strip()
-        if re.fullmatch(r"[0-9a-f]{6,64}", revision) and (root / "snapshots" / revision).is_dir():
-            return root / "snapshots" / revision
-        snapshots = [entry for entry in (root / "snapshots").iterdir() if entry.is_dir()]
-        return max(snapshots, key=lambda entry: entry.stat().st_mtime, default=None)
-    except (OSError, ValueError):
-        return None
+def in_cache(repository: str, environment: Environment, revision: str | None = None) -> Path | None:
+    """The snapshot of ``OWNER/NAME`` in the Hugging Face cache, or None; without a revision the newest."""
+    return cached_snapshot(environment.hugging_face_cache, repository, revision)
+
+
+def repository_of(text: str) -> tuple[str, str | None] | None:
+    """The repository that ``OWNER/NAME`` or an address means, and the revision that the address has."""
+    wanted = text.strip()
+    match = _HUB_ADDRESS.match(wanted)
+    name, revision = (match[1], match[2]) if match else (wanted, None)
+    return (name, revision) if _REPOSITORY.match(name) else None
+
+
+def download_command(repository: str, revision: str | None = None) -> str:
+    """The command that brings a model here."""
+    return shlex.join(["colibri", "pull", repository, *(["--revision", revision] if revision else [])])
 
 
 def _holds(test: Callable[[Path], bool], path: Path) -> bool:
@@ -103,24 +113,31 @@ def _folder_name(folder: Path) -> str:
         return folder.name
 
 
-def _from_address(wanted: str, environment: Environment) -> Located:
-    match = _HUB_ADDRESS.match(wanted)
-    repository = match[1] if match else ""
-    if not _REPOSITORY.match(repository):
+def _from_address(wanted: str, environment: Environment, revision: str | None) -> Located:
+    found = repository_of(wanted)
+    if found is None:
         raise error("invalid_value", f'"{wanted}" is a web address', _FORMS, "write it as OWNER/NAME")
-    cached = in_cache(repository, environment)
+    repository, named = found
+    revision = revision or named
+    cached = in_cache(repository, environment, revision)
     if cached is not None:
         return Located(repository, str(cached), "cache")
-    name = repository.split("/")[1]
-    raise error(
-        "invalid_value",
-        f'"{wanted}" is a web address; the model is called {repository}',
-        f"nothing is downloaded here, and {repository} is not in {environment.hugging_face_cache}",
-        f"hf download {repository} --local-dir {name}    then use  {name}",
+    raise _not_here(repository, environment, revision)
+
+
+def _not_here(repository: str, environment: Environment, revision: str | None) -> ColibriError:
+    of = f" at {revision}" if revision else ""
+    return error(
+        "model_not_found",
+        f"{repository}{of} is not on this computer",
+        f"there is no such folder, and it is not in {environment.hugging_face_cache}",
+        download_command(repository, revision) + ", or add --pull",
     )
 
 
-def _not_found(wanted: str, folder: Path, file: ConfigFile, environment: Environment) -> ColibriError:
+def _not_found(
+    wanted: str, folder: Path, file: ConfigFile, environment: Environment, revision: str | None
+) -> ColibriError:
     if _holds(Path.exists, folder):
         parent = folder.parent
         return error(
@@ -131,18 +148,14 @@ def _not_found(wanted: str, folder: Path, file: ConfigFile, environment: Environ
             if _holds(Path.is_file, parent / "config.json")
             else "give the folder that holds it",
         )
+    partial = build_folder(folder)
+    if _unfinished(partial):
+        raise _not_finished(wanted, partial)
     parts = Path(wanted).parts
     if wanted.startswith(("/", "~", "./", "../")) or (len(parts) > 1 and _holds(Path.is_dir, Path(parts[0]))):
         return error("model_not_found", f"no model at {wanted}", _missing(folder), _instead(folder, file))
     if _REPOSITORY.match(wanted):
-        name = wanted.split("/")[1]
-        return error(
-            "model_not_found",
-            f"{wanted} is not on this computer",
-            f"there is no such folder, and it is not in {environment.hugging_face_cache}; "
-            "nothing is downloaded here",
-            f"hf download {wanted} --local-dir {name}    then use  {name}",
-        )
+        return _not_here(wanted, environment, revision)
     if "/" in wanted or "\\" in wanted:
         return error(
             "invalid_value",
@@ -151,6 +164,24 @@ def _not_found(wanted: str, folder: Path, file: ConfigFile, environment: Environ
             "write ./FOLDER for a folder, or OWNER/NAME",
         )
     return error("model_not_found", f"no model is called {wanted}", _searched(file), _instead(folder, file))
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether a conversion that is not finished lies there."""
+    return _holds(Path.is_file, folder / JOURNAL_NAME)
+
+
+def _not_finished(wanted: str, partial: Path) -> ColibriError:
+    record = read_record(partial / SOURCE_NAME) or {}
+    source = record.get("repository")
+    target = str(partial).removesuffix(PARTIAL)
+    command = shlex.join(["colibri", "convert", source if isinstance(source, str) else "SRC", target])
+    return error(
+        "model_incomplete",
+        f"{wanted} is not finished: its conversion was stopped",
+        f"what is done of it lies in {partial}",
+        f"go on, with the options with which it was begun:  {command}",
+    )
 
 
 def _missing(folder: Path) -> str:

@@ -1,8 +1,8 @@
 """An open model: the front door of the Python API.
 
-Owns `load`, `plan`, `inspect` and `Model`. Refuses ambiguous prompts, unknown options and use after close.
-What must hold: one generation at a time on a model; prefix reuse changes times, never tokens; arrays handed
-out belong to the caller.
+Owns `load`, `plan`, `plan_remote`, `inspect` and `Model`. Refuses ambiguous prompts, unknown options and use
+after close. What must hold: one generation at a time on a model; prefix reuse changes times, never tokens;
+arrays handed out belong to the caller.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from colibri.generation import (
     too_long,
 )
 from colibri.model_folder import DEMO, ModelFolder, folder_of
-from colibri.results import Chunk, ModelInfo, Plan, Result
+from colibri.results import Chunk, ModelInfo, Plan, PlanReport, Result
 from colibri.sampling import SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from colibri.hub_files import RemoteModel
     from colibri.template import ChatTemplate, Message
     from colibri.tokenizer import Tokenizer
 
@@ -91,25 +92,90 @@ def plan(
     io: str = "auto",
     numerics: str = "quantized",
     kernels: str = "auto",
-) -> Plan:
-    """Says where the weights would live if the model were loaded with these options. Only headers are read.
+    measure: bool = True,
+) -> PlanReport:
+    """Says where the weights would live if the model were loaded like this, and how fast it would be.
 
-    The arguments are those of `load`.
+    Only headers are read, and with `measure` a second's worth of weights, to learn how fast the disk is. The
+    other arguments are those of `load`.
 
     Raises:
         ModelNotFound, ModelError: there is no model, or its headers are faulty.
         ResourceError: the model does not fit the memory.
         InvalidValue: an option is not understood.
     """
-    return engine.plan(str(folder_of(path)), Options(ram, ctx, threads, io, numerics, kernels))
+    if not isinstance(measure, bool):
+        raise invalid_value("measure", measure, "True or False")
+    return engine.plan(str(folder_of(path)), Options(ram, ctx, threads, io, numerics, kernels), measure)
+
+
+def plan_remote(
+    repository: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    ram: Size = "auto",
+    ctx: int | str = "auto",
+    threads: int | None = None,
+    io: str = "auto",
+) -> PlanReport:
+    """The plan for a model on the Hugging Face hub, from its configuration and the list of its files alone.
+
+    Nothing is downloaded beside these small files, and no speed is measured. A checkpoint is planned as the
+    container that `convert` would make of it.
+
+    Args:
+        repository: `OWNER/NAME`.
+        revision: a branch, tag or commit; None is the main branch.
+        offline: whether the network may not be used; then this fails.
+        ram: as `load` takes it, as are `ctx`, `threads` and `io`.
+        ctx: see `ram`.
+        threads: see `ram`.
+        io: see `ram`.
+
+    Raises:
+        DownloadError: the hub cannot be asked.
+        ModelNotFound, ModelError: the repository holds no model, or one of an unknown kind.
+        ResourceError: the model does not fit the memory.
+        InvalidValue: an option is not understood.
+    """
+    from colibri import hub
+
+    if not isinstance(repository, str) or not hub.is_repository(repository):
+        raise invalid_value("repository", repository, "OWNER/NAME as on Hugging Face")
+    if revision is not None and (not isinstance(revision, str) or not revision):
+        raise invalid_value("revision", revision, "a branch, a tag or a commit, or None")
+    if not isinstance(offline, bool):
+        raise invalid_value("offline", offline, "True or False")
+    options = Options(ram, ctx, threads, io)
+    options.native()
+    remote = hub.describe(repository, revision, offline)
+    return engine.plan_remote(repository, remote.config, _listing(remote), options)
+
+
+def _listing(remote: RemoteModel) -> dict[str, Any]:
+    """What the core is told of a repository's files; of a malformed index only what can be used."""
+    index = remote.index or {}
+    metadata, weight_map = index.get("metadata"), index.get("weight_map")
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    usable = isinstance(weight_map, dict) and all(isinstance(name, str) for name in weight_map.values())
+    return {
+        "repository": remote.repo_id,
+        "files": [(name, size) for name, size in remote.files if "/" not in name],
+        "weight_map": weight_map if usable else None,
+        "total_size": size if isinstance(size, int) and 0 <= size < 2**63 else None,
+        "manifest": remote.manifest,
+    }
 
 
 def inspect(path: str | os.PathLike[str] = DEMO) -> dict[str, Any]:
     """Reads a model folder's headers and sums them up; no weight is read.
 
     Returns:
-        JSON values: `model` (the fields of `ModelInfo`), `container`, `types`, `files`, `tensors` with
-        format, shape and size, and `text`: what travels with the weights.
+        JSON values: `version` (1), `model` (the fields of `ModelInfo`), `runs` (whether this version runs the
+        family), `container` with kind (`colibri`, `public` or `huggingface`) and group size, `classes` of
+        tensors with formats and sizes, `absent` and `unused` parts, `types`, `files`, `tensors` with format,
+        shape and size, and `text`: what travels with the weights.
 
     Raises:
         ModelNotFound, ModelError: there is no model, or its headers are faulty.
@@ -133,7 +199,7 @@ class Model:
 
     @property
     def plan(self) -> Plan:
-        """Where its weights live, as `colibri plan` shows it."""
+        """Where its weights live: the memory part of what `colibri.plan` answers."""
         return self._engine.plan
 
     @property

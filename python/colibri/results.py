@@ -1,8 +1,8 @@
 """What the API hands back: plain frozen values.
 
-Owns the shapes of results, chunks, statistics, model facts and plans. Imports nothing of the package. numpy
-is imported only when an array is asked for, because importing it takes longer than a short answer of a small
-model.
+Owns the shapes of results, chunks, statistics, model facts, plans, findings and reports. Imports nothing of
+the package. numpy is imported only when an array is asked for, because importing it takes longer than a short
+answer of a small model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 Limit = Literal["max_tokens", "context"]
 ChunkKind = Literal["text", "reasoning", "progress"]
+CheckStatus = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,6 +184,26 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ScalePlacement:
+    """Where the scales of routed experts live.
+
+    Attributes:
+        mode: `record` (beside their codes), `resident` (read once, kept in memory), `with_each_miss` (read
+            again with every expert) or `mapped` (used where they lie in mapped files).
+        resident_bytes: memory for scales that are kept apart from the cache.
+        reads_per_miss: reads that an expert takes at most; 0 for mapped files.
+        slot_bytes: memory of one expert in the cache.
+        reason: why it is so.
+    """
+
+    mode: str
+    resident_bytes: int
+    reads_per_miss: int
+    slot_bytes: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """Where the weights will live; sizes in bytes.
 
@@ -192,6 +213,7 @@ class Plan:
         context: tokens the KV cache holds; kv_bytes: its size then; kv_bytes_per_token: its growth.
         io: `direct`, `buffered` or `mmap`; io_reason: why.
         resident_bytes: weights always in memory; scratch_bytes: work space.
+        scales: where the scales of experts live.
         slots: experts the cache holds; cache_bytes: their size; slot_bytes: one of them.
         experts_total: routed experts of the model; expert_bytes_total: their size.
         notes: what to know about the plan, such as an estimate in place of a fact.
@@ -206,6 +228,7 @@ class Plan:
     resident_bytes: int
     kv_bytes: int
     scratch_bytes: int
+    scales: ScalePlacement
     slots: int
     cache_bytes: int
     slot_bytes: int
@@ -217,9 +240,175 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dictionary of JSON values."""
+        value: dict[str, Any] = _json(self)
+        return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """An estimate: the cautious end and the hopeful one."""
+
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tier:
+    """What lies in one place.
+
+    Attributes:
+        tier: `RAM` or `disk`; what: what lies there; bytes: its size; share: how much of it is used when.
+        cached_per_layer: experts of a layer in memory on average, for the expert cache; experts_per_layer:
+            of how many.
+    """
+
+    tier: str
+    what: str
+    bytes: int
+    share: str
+    cached_per_layer: float | None = None
+    experts_per_layer: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PerToken:
+    """What one decoded token moves.
+
+    Attributes:
+        experts: routed experts that are evaluated; expert_bytes: their bytes.
+        resident_bytes: resident weights that are read in memory; touched_bytes: both together.
+        read_low: bytes from the disk under concentrated routing; read_high: when every expert is equally
+            likely.
+    """
+
+    experts: int
+    expert_bytes: int
+    resident_bytes: int
+    touched_bytes: int
+    read_low: int
+    read_high: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanReport(Plan):
+    """A plan with what to expect of it; made by `colibri.plan` and `colibri.plan_remote`.
+
+    Attributes:
+        runs: whether this version runs the model's family; remote: whether the model is not here, and its
+            sizes are projected.
+        container: what the weights are stored as, in words.
+        experts_stored: routed experts in the files, those of the prediction layer included.
+        tiers: what lies where.
+        hit_rate: share of the chosen experts that are found in memory, once the cache is full.
+        per_token: bytes that a token moves.
+        rates: of `disk` and `memory`: `bytes_per_second`, None where it was not measured, and `basis`.
+        tokens_per_second: decoding; None where a rate that matters was not measured.
+        prefill: `chunk_tokens`, `read_bytes_per_token`, `tokens_per_second_high` (what the disk allows, or
+            None).
+        bottleneck: `resource` (`disk`, `memory` or `unknown`) and `text`.
+        more_ram: what `bytes` more memory would do, and `text`; None when all experts fit already.
+        conversion: what converting a checkpoint takes; None for a container.
+        basis: what the numbers rest on, one sentence each.
+    """
+
+    runs: bool
+    remote: bool
+    container: str
+    experts_stored: int
+    tiers: tuple[Tier, ...]
+    hit_rate: Range
+    per_token: PerToken
+    rates: Mapping[str, Any]
+    tokens_per_second: Range | None
+    prefill: Mapping[str, Any]
+    bottleneck: Mapping[str, str]
+    more_ram: Mapping[str, Any] | None
+    conversion: Mapping[str, Any] | None
+    basis: tuple[str, ...]
+
+
+def _json(value: Any) -> Any:
+    """A result as JSON values: a dictionary for what has fields, a list for a tuple."""
+    if isinstance(value, (ModelInfo, Machine)):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        return {field.name: _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _json(inner) for name, inner in value.items()}
+    return [_json(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """What one check of `doctor` found.
+
+    Attributes:
+        id: its name, which stays the same over versions, such as `model.files`.
+        status: `ok`, `warn`, `fail`, or `skip` for a check that was not made.
+        text: what was found; fix: what to do about it; None where all is well.
+        details: every fault that was found, where there are several.
+    """
+
+    id: str
+    status: CheckStatus
+    text: str
+    fix: str | None = None
+    details: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The checks of `doctor`, in the order in which they were made.
+
+    Attributes:
+        path: the model's folder, or None when only the machine was looked at.
+        checks: what each of them found.
+    """
+
+    path: str | None
+    checks: tuple[Check, ...]
+
+    @property
+    def failures(self) -> int:
+        """Number of checks that failed."""
+        return sum(check.status == "fail" for check in self.checks)
+
+    @property
+    def warnings(self) -> int:
+        """Number of warnings."""
+        return sum(check.status == "warn" for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dictionary of JSON values."""
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            "model": self.model.to_dict(),
-            "machine": self.machine.to_dict(),
-            "notes": list(self.notes),
+            "path": self.path,
+            "checks": _json(self.checks),
+            "failures": self.failures,
+            "warnings": self.warnings,
         }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What a conversion wrote; or would write, for a dry run.
+
+    Attributes:
+        source: the checkpoint's folder, or `OWNER/NAME`; destination: the container's folder.
+        dry_run: whether nothing was written.
+        summary: files with sizes and digests (None for those not written), formats by class, counts, notes;
+            of a dry run `space` and `estimate` too.
+        download: for a source on the hub: `commit`, `bytes` of the weights, `missing_bytes` that are not
+            here, `held_bytes` of them that lie on the disk at a time.
+    """
+
+    source: str
+    destination: str
+    dry_run: bool
+    summary: dict[str, Any]
+    download: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as one dictionary of JSON values: the fields of `summary` stand beside the others."""
+        value = dataclasses.asdict(self)
+        summary = value.pop("summary")
+        return {**value, **summary}

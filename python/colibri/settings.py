@@ -34,6 +34,7 @@ from colibri.setting_kinds import (
 
 PREFIX = "COLIBRI_"
 MODEL = "model and resources"
+DOWNLOAD = "download"
 GENERATION = "generation"
 PROMPT = "prompt"
 OUTPUT = "output"
@@ -100,11 +101,18 @@ SETTINGS: tuple[Setting, ...] = (
         TEXT,
         MODEL,
         "Model to use: a folder, a name from the configuration file, a name under models_dir, or "
-        "OWNER/NAME in the Hugging Face cache. Nothing is downloaded.",
+        "OWNER/NAME in the Hugging Face cache.",
         key="default_model",
         default_text="the embedded demo",
     ),
-    _kept("ram", "--ram", SIZE, MODEL, "Memory the process may use: 20GB, 20GiB, 75%.", default="auto"),
+    _kept(
+        "ram",
+        "--ram",
+        SIZE,
+        MODEL,
+        "Memory for weights, caches and buffers: 20GB, 20GiB, 75%. Python itself takes about 25 MB more.",
+        default="auto",
+    ),
     _kept("ctx", "-c --ctx", CONTEXT, MODEL, "Context length in tokens.", default="auto"),
     _kept(
         "threads",
@@ -115,6 +123,23 @@ SETTINGS: tuple[Setting, ...] = (
         default_text="physical cores",
     ),
     _kept("io", "--io", IO, MODEL, "How weights are read from disk.", default="auto"),
+    _kept("pull", "--pull", BOOLEAN, DOWNLOAD, "Download OWNER/NAME when it is not here.", default=False),
+    _once(
+        "revision",
+        "--revision",
+        TEXT,
+        DOWNLOAD,
+        "Branch, tag or commit of OWNER/NAME.",
+        default_text="main",
+    ),
+    _kept(
+        "offline",
+        "--offline",
+        BOOLEAN,
+        DOWNLOAD,
+        "Use what is here and not the network; HF_HUB_OFFLINE does the same.",
+        default=False,
+    ),
     _kept(
         "max_tokens",
         "-n --max-tokens --n-predict",
@@ -283,7 +308,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--color",
         COLOR,
         OUTPUT,
-        "Colour on standard error.",
+        "Colour of messages and reports.",
         default="auto",
         negative=("--no-color",),
     ),

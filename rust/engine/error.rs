@@ -64,6 +64,37 @@ pub enum EngineError {
         /// The model's folder, where one is concerned.
         model: Option<PathBuf>,
     },
+    /// An unfinished conversion was begun with other parameters.
+    #[error("{folder} was begun with other parameters", folder = .folder.display())]
+    ConvertParametersDiffer {
+        /// The folder of the unfinished conversion.
+        folder: PathBuf,
+        /// What differs, each with both values.
+        differences: Vec<String>,
+        /// What can be done instead of going on, as the end of a sentence.
+        otherwise: String,
+    },
+    /// The source of an unfinished conversion is not what it was.
+    #[error("{path} has changed since the conversion into {folder} began",
+        path = .path.display(), folder = .folder.display())]
+    ConvertSourceChanged {
+        /// The file that changed.
+        path: PathBuf,
+        /// What it was and what it is.
+        change: String,
+        /// The folder of the unfinished conversion.
+        folder: PathBuf,
+        /// What can be done instead of going on, as the end of a sentence.
+        otherwise: String,
+    },
+    /// A conversion stopped; what is finished stays for another run.
+    #[error("{error}")]
+    ConvertInterrupted {
+        /// What stopped it.
+        error: Box<EngineError>,
+        /// The folder of the unfinished conversion.
+        folder: PathBuf,
+    },
     /// The watcher said stop.
     #[error("stopped")]
     Cancelled,
@@ -97,6 +128,9 @@ impl EngineError {
             Self::InvalidValue { .. } => "invalid_value",
             Self::ContextLengthExceeded { .. } => "context_length_exceeded",
             Self::NonFinite { .. } => "non_finite",
+            Self::ConvertParametersDiffer { .. } => "convert_parameters_differ",
+            Self::ConvertSourceChanged { .. } => "convert_source_changed",
+            Self::ConvertInterrupted { error, .. } => error.code(),
             Self::Cancelled => "cancelled",
             Self::SessionPoisoned { .. } => "session_poisoned",
         }
@@ -117,6 +151,11 @@ impl EngineError {
                 let place = model.as_ref().map_or_else(String::new, |model| format!(" of {}", model.display()));
                 Some(format!("the weights{place} are damaged, or their values leave the range of 32-bit floats"))
             }
+            Self::ConvertParametersDiffer { differences, .. } => {
+                Some(format!("{}; shards of two kinds are never mixed", differences.join("; ")))
+            }
+            Self::ConvertSourceChanged { change, .. } => Some(change.clone()),
+            Self::ConvertInterrupted { error, .. } => error.why(),
             Self::SessionPoisoned { .. } => Some("its cache may hold half a step".to_owned()),
             _ => None,
         }
@@ -133,6 +172,21 @@ impl EngineError {
                 Some(format!("--ctx {tokens} if the model and the memory allow it, or send less"))
             }
             Self::NonFinite { .. } => Some("compare the files with their source; convert again".to_owned()),
+            Self::ConvertParametersDiffer { otherwise, .. } => {
+                Some(format!("give the parameters that it was begun with to go on{otherwise}"))
+            }
+            Self::ConvertSourceChanged { otherwise, .. } => Some(format!("restore the file to go on{otherwise}")),
+            Self::ConvertInterrupted { error, folder } => {
+                let folder = folder.display();
+                // What stopped it for a reason in the source stops it again.
+                let go_on = match error.code() {
+                    "cancelled" | "disk_full" | "ram_budget_too_small" | "disk_read_failed" => {
+                        format!("what is finished is kept in {folder}: give the same command again to go on")
+                    }
+                    _ => format!("what is finished is kept in {folder}; once this is mended, the same command goes on"),
+                };
+                Some(error.fix().map_or_else(|| go_on.clone(), |fix| format!("{fix}; {go_on}")))
+            }
             Self::SessionPoisoned { .. } => Some("open a new session; the model itself is unharmed".to_owned()),
             _ => None,
         }

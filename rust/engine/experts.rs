@@ -6,9 +6,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use colibri_store::budget::ScaleMode;
 use colibri_store::error::StoreError;
 use colibri_store::expert::{ExpertStats, ExpertStore, ExpertTable, PolicyEntry};
 use colibri_store::source::Source;
+
+use crate::config::{Control, Phase, Watch};
 
 /// How stores are made: from where, by which policy, with how many reading threads.
 pub struct StoreSettings {
@@ -42,16 +45,23 @@ struct Prediction {
 
 impl Experts {
     /// Opens the store of the decoder layers with `slots` slots. `prediction` is the layer number and the table of the
-    /// prediction layer, with the number of experts that it chooses for a token.
+    /// prediction layer, with the number of experts that it chooses for a token. Where `scales` says that scales stay in
+    /// memory, those of the decoder layers are read here; `watch` follows that.
     ///
     /// # Errors
-    /// The slots cannot be allocated, or an expert cannot be used in one.
+    /// The slots cannot be allocated, an expert cannot be used in one, scales cannot be read, or the watcher says stop.
     pub fn open(
         settings: StoreSettings,
-        table: ExpertTable,
+        mut table: ExpertTable,
         slots: usize,
         prediction: Option<(u32, ExpertTable, usize)>,
+        scales: ScaleMode,
+        watch: &dyn Watch,
     ) -> Result<Self, StoreError> {
+        if scales == ScaleMode::Resident {
+            let mut progress = |done, total| watch.progress(Phase::Load, done, total) == Control::Continue;
+            table.hold_scales(settings.source.as_ref(), &mut progress)?;
+        }
         let decoder = settings.open(table, slots)?;
         let prediction = prediction.map(|(layer, table, slots)| Prediction {
             settings,

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::blueprint::Blueprint;
 use crate::error::EngineError;
-use crate::family;
-use crate::names::{Shape, TensorClass, TensorSlot, inventory};
+use crate::names::{Shape, TensorClass, TensorSlot};
 
 /// Settings of a checkpoint; the default has every feature of the family and makes sparse attention drop keys early.
 #[derive(Clone, Debug)]
@@ -151,11 +151,10 @@ impl Fixture {
         let file = folder.join("config.json");
         let config = self.config();
         let refuse = |source| EngineError::Config { path: file.clone(), source };
-        let (family, spec) = family::read(&config).map_err(refuse)?;
+        let slots = Blueprint::parse(&config).map_err(refuse)?.slots();
         write_file(&file, Value::Object(config).to_string().as_bytes())?;
         let mut random = SplitMix64 { state: self.seed };
-        let tensors: Vec<_> =
-            inventory(&spec, family.names).iter().map(|slot| self.tensor(slot, &mut random)).collect();
+        let tensors: Vec<_> = slots.iter().map(|slot| self.tensor(slot, &mut random)).collect();
         if self.shards <= 1 {
             return write_file(&folder.join("model.safetensors"), &shard(&tensors));
         }

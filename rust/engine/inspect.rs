@@ -1,25 +1,46 @@
-//! What a model folder holds, from its headers alone: the model's facts, its files and tensors, what travels along.
+//! What a model folder holds, from its headers alone: the model's facts, its classes of tensors and their formats, its
+//! files, what is absent and what travels along.
 //!
-//! Refuses what the catalog and the configuration refuse. Reads no weight, needs no memory budget.
+//! Every format is the one that loading would take: the same catalog decides. Refuses what the catalog and the
+//! configuration refuse; a family that is described and not run is inspected like any other. Reads no weight, needs no
+//! memory budget.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use colibri_kernels::{FORMATS, Format};
-use colibri_store::TensorInfo;
-use colibri_store::catalog::Catalog;
+use colibri_kernels::Format;
+use colibri_store::catalog::{Catalog, SCALE_SUFFIX, WeightLocation};
+use colibri_store::container::FileId;
+use colibri_store::error::StoreError;
+use colibri_store::source::Span;
 use serde::Serialize;
 
+use crate::convert::{ConvertOptions, target_of};
 use crate::error::EngineError;
-use crate::model::{ModelInfo, describe};
+use crate::model::{ModelInfo, blueprint_of};
+use crate::names::TensorSlot;
+use crate::weights::{Formats, locate};
+
+/// Version of the report's fields.
+pub const REPORT_VERSION: u32 = 1;
 
 /// The summary of a model folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
+    /// Version of these fields: 1.
+    pub version: u32,
     /// The model's facts.
     pub model: ModelInfo,
+    /// Whether this engine runs the model's family.
+    pub runs: bool,
     /// What kind of container it is.
     pub container: Container,
+    /// The classes of tensors that occur, named as conversion names them.
+    pub classes: Vec<ClassSummary>,
+    /// Optional parts of the model that the container lacks.
+    pub absent: Vec<&'static str>,
+    /// Tensors that the model does not need.
+    pub unused: Vec<String>,
     /// Bytes and tensors by stored type.
     pub types: Vec<StoredType>,
     /// The weight files, in the order of their names.
@@ -33,7 +54,7 @@ pub struct Inspection {
 /// The kind of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// `colibri` or `safetensors`.
+    /// `colibri`, `public` (flat codes with `.qs` scales) or `huggingface`.
     pub kind: &'static str,
     /// Version of colibri's format.
     pub format_version: Option<u32>,
@@ -43,6 +64,23 @@ pub struct Container {
     pub source: Option<String>,
     /// How int4 scales were chosen.
     pub scale_rule: Option<String>,
+    /// Columns that share a scale in the container's int4 matrices, where they are grouped.
+    pub group_size: Option<u32>,
+}
+
+/// The tensors of one class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassSummary {
+    /// Name of the class: `experts`, `dense`, `embedding`, ...
+    pub class: &'static str,
+    /// Names of the formats that occur, in the order of their first use.
+    pub formats: Vec<String>,
+    /// Number of tensors, scales not counted.
+    pub tensors: u64,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Bytes of codes and scales.
+    pub bytes: u64,
 }
 
 /// The tensors of one stored type.
@@ -78,7 +116,7 @@ pub struct Tensor {
     pub bytes: u64,
     /// The file that holds it.
     pub file: String,
-    /// The command-line name of its weight format, where the container says so.
+    /// The command-line name of its weight format; scales and tensors that the model does not need have none.
     pub format: Option<String>,
 }
 
@@ -95,45 +133,40 @@ pub struct TextFiles {
     pub generation_config: bool,
 }
 
-/// The command-line name of the format of a stamped matrix.
-fn format_name(catalog: &Catalog, tensor: &TensorInfo) -> Option<String> {
-    let stamp = catalog.stamp(&tensor.name)?;
-    let format = FORMATS.iter().find(|spec| spec.stamp == stamp)?.example;
-    let scales = catalog.get(&format!("{}.qs", tensor.name)).map_or(0, |scales| scales.bytes / 4);
-    match format {
-        // Two codes share a byte, and the last group of a row may be short.
-        Format::Int4Grouped { .. } if scales > 0 => {
-            let codes = tensor.bytes.saturating_mul(2).div_ceil(scales);
-            let group = u32::try_from(codes.checked_next_power_of_two()?).ok()?;
-            Some(Format::Int4Grouped { group }.name())
-        }
-        _ => Some(format.name()),
-    }
-}
-
 /// Inspects a model folder.
 ///
 /// # Errors
 /// As [`crate::Model::plan`], the memory budget excepted.
 pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
-    let (model, catalog) = describe(path)?;
-    let name = |path: &Path| path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let catalog = Catalog::open(path)?;
+    let (blueprint, absent) = blueprint_of(path, &catalog)?;
+    let (found, errors) = locate(&catalog, blueprint.slots());
+    StoreError::merge(catalog.directory(), errors)?;
+    let mut formats = Formats::default();
+    found.iter().for_each(|(slot, location)| formats.note(slot.class, location.format));
+    let parameters = found.iter().map(|(_, location)| location.rows as u64 * location.cols as u64).sum();
+    let model = ModelInfo::new(path, &blueprint, formats, parameters, catalog.total_bytes());
+    let uses = Uses::of(&found);
     let files: Vec<WeightFile> =
-        catalog.files().iter().map(|file| WeightFile { file: name(&file.path), bytes: file.bytes }).collect();
+        catalog.files().iter().map(|file| WeightFile { file: file_name(&file.path), bytes: file.bytes }).collect();
     let mut types = BTreeMap::new();
-    let mut tensors = Vec::new();
+    let (mut tensors, mut unused) = (Vec::new(), Vec::new());
     for tensor in catalog.tensors() {
         let dtype = tensor.dtype.name().to_owned();
         let (count, bytes) = types.entry(dtype.clone()).or_insert((0_u64, 0_u64));
         *count += 1;
         *bytes += tensor.bytes;
+        let place = (tensor.file, tensor.offset);
+        if !uses.formats.contains_key(&place) && !uses.scales.contains(&place) {
+            unused.push(tensor.name.clone());
+        }
         tensors.push(Tensor {
             name: tensor.name.clone(),
             dtype,
             shape: tensor.shape.clone(),
             bytes: tensor.bytes,
             file: files.get(tensor.file.0 as usize).map_or_else(String::new, |file| file.file.clone()),
-            format: format_name(&catalog, tensor),
+            format: uses.formats.get(&place).map(|format| format.name()),
         });
     }
     let types = types.into_iter().map(|(dtype, (tensors, bytes))| StoredType { dtype, tensors, bytes }).collect();
@@ -144,42 +177,90 @@ pub fn inspect(path: &Path) -> Result<Inspection, EngineError> {
         chat_template: there("chat_template.jinja"),
         generation_config: there("generation_config.json"),
     };
-    Ok(Inspection { model, container: container(&catalog), types, files, tensors, text })
+    Ok(Inspection {
+        version: REPORT_VERSION,
+        model,
+        runs: blueprint.runs(),
+        container: container(&catalog, &found),
+        classes: classes(&found),
+        absent,
+        unused,
+        types,
+        files,
+        tensors,
+        text,
+    })
 }
 
-fn container(catalog: &Catalog) -> Container {
+/// Where the parts of located weights begin. Keyed by place and not by name, because a stored tensor can hold several
+/// weights.
+struct Uses {
+    formats: HashMap<(FileId, u64), Format>,
+    scales: HashSet<(FileId, u64)>,
+}
+
+impl Uses {
+    fn of(found: &[(TensorSlot, WeightLocation)]) -> Self {
+        let place = |span: &Span| (span.file, span.offset);
+        Self {
+            formats: found.iter().map(|(_, location)| (place(&location.codes), location.format)).collect(),
+            scales: found.iter().filter_map(|(_, location)| location.scales.as_ref().map(place)).collect(),
+        }
+    }
+}
+
+/// The classes that occur, in the order of their first use.
+fn classes(found: &[(TensorSlot, WeightLocation)]) -> Vec<ClassSummary> {
+    let options = ConvertOptions::default();
+    let mut classes: Vec<ClassSummary> = Vec::new();
+    for (slot, location) in found {
+        let (class, _) = target_of(slot, &options);
+        let at = classes.iter().position(|summary| summary.class == class).unwrap_or_else(|| {
+            classes.push(ClassSummary { class, formats: Vec::new(), tensors: 0, parameters: 0, bytes: 0 });
+            classes.len() - 1
+        });
+        let Some(summary) = classes.get_mut(at) else { continue };
+        let format = location.format.name();
+        if !summary.formats.contains(&format) {
+            summary.formats.push(format);
+        }
+        summary.tensors += 1;
+        summary.parameters += location.rows as u64 * location.cols as u64;
+        summary.bytes += location.bytes();
+    }
+    classes
+}
+
+/// The kind of a container. Scales under the suffix of the public containers are found in no checkpoint.
+pub(crate) fn kind(catalog: &Catalog) -> &'static str {
+    if catalog.manifest().is_some() {
+        "colibri"
+    } else if catalog.tensors().any(|tensor| tensor.name.ends_with(SCALE_SUFFIX)) {
+        "public"
+    } else {
+        "huggingface"
+    }
+}
+
+fn container(catalog: &Catalog, found: &[(TensorSlot, WeightLocation)]) -> Container {
     let manifest = catalog.manifest();
+    let group_size = found.iter().find_map(|(_, location)| match location.format {
+        Format::Int4Grouped { group } => Some(group),
+        _ => None,
+    });
     Container {
-        kind: if manifest.is_some() { "colibri" } else { "safetensors" },
+        kind: kind(catalog),
         format_version: manifest.map(|manifest| manifest.format_version),
         writer: manifest.map(|manifest| manifest.writer.clone()),
         source: manifest.map(|manifest| manifest.source.name.clone()),
         scale_rule: manifest.map(|manifest| manifest.scale_rule.clone()),
+        group_size,
     }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sums_of_a_checkpoint_agree() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/oracle/glm_tiny");
-        let found = inspect(&path).expect("the checkpoint is there");
-        let tensors: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
-        let types: u64 = found.types.iter().map(|stored| stored.bytes).sum();
-        let files: u64 = found.files.iter().map(|file| file.bytes).sum();
-        assert_eq!(tensors, types);
-        assert!(0 < tensors && tensors < files);
-        assert_eq!(found.model.container_bytes, files);
-        assert_eq!(found.container.kind, "safetensors");
-        assert!(found.text.tokenizer && found.text.chat_template);
-        assert!(found.tensors.iter().all(|tensor| found.files.iter().any(|file| file.file == tensor.file)));
-    }
-
-    #[test]
-    fn a_folder_without_a_model_is_an_error() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        assert_eq!(inspect(folder.path()).expect_err("nothing is there").code(), "model_not_found");
-    }
-}
+mod tests;

@@ -9,12 +9,14 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod blueprint;
 pub mod config;
 pub mod convert;
+pub mod doctor;
 pub mod error;
 pub mod experts;
 pub mod family;
-#[cfg(feature = "fixture")]
+#[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod forward;
 pub mod inspect;
@@ -22,12 +24,14 @@ pub mod kv;
 pub mod model;
 pub mod names;
 pub mod observe;
+pub mod plan;
 pub mod sample;
 pub mod scratch;
 pub mod session;
 pub mod spec;
 pub mod weights;
 
+pub use blueprint::Blueprint;
 pub use config::{Control, EngineConfig, NoWatch, Phase, Watch};
 pub use error::EngineError;
 pub use model::{Model, ModelInfo};

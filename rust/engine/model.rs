@@ -10,29 +10,23 @@ use colibri_kernels::dispatch::KernelSet;
 use colibri_kernels::pool::WorkerPool;
 use colibri_store::budget::{self, BudgetRequest, ModelSizes, Plan};
 use colibri_store::catalog::Catalog;
-use colibri_store::container::read_small;
-use colibri_store::error::StoreError;
-use colibri_store::expert::{ExpertStats, POLICIES, policy_entry};
-use colibri_store::machine;
+use colibri_store::expert::{ExpertStats, ExpertTable, POLICIES, policy_entry};
+use colibri_store::machine::{self, MachineFacts};
 use colibri_store::memory;
 use colibri_store::source::open_source;
 use serde::{Serialize, Serializer};
 
+use crate::blueprint::Blueprint;
 use crate::config::{EngineConfig, NoWatch, Watch};
 use crate::error::EngineError;
 use crate::experts::{Experts, StoreSettings};
-use crate::family::{self, Fields};
 use crate::forward::{Network, Progress, Want};
-use crate::kv::{self, KvCache, LayerCache};
-use crate::names::WeightNames;
+use crate::kv::{KvCache, LayerCache};
 use crate::observe::{Observer, Trace, Unobserved};
-use crate::scratch::{self, Scratch};
+use crate::scratch::Scratch;
 use crate::session::{Session, check};
-use crate::spec::{Ffn, Indexing, LayerSpec, Mixer, ModelSpec};
-use crate::weights::{Binding, Formats, bind, layer_number};
-
-/// Largest configuration file that is read, in bytes.
-const CONFIG_LIMIT: u64 = 16 << 20;
+use crate::spec::{Ffn, LayerSpec};
+use crate::weights::{Binding, Formats, Placement, layer_number, place, resident_bytes};
 
 /// What a model is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,55 +81,19 @@ pub struct Model {
     notes: Arc<Vec<String>>,
 }
 
-/// A model whose headers have been read and checked.
-struct Prepared {
-    catalog: Catalog,
-    binding: Binding,
-    info: ModelInfo,
-    plan: Plan,
-    kernels: KernelSet,
-    threads: usize,
+/// A model whose headers have been read and checked, whether or not it can be run.
+pub(crate) struct Survey {
+    pub(crate) catalog: Catalog,
+    pub(crate) blueprint: Blueprint,
+    pub(crate) placement: Placement,
+    pub(crate) info: ModelInfo,
+    pub(crate) plan: Plan,
+    pub(crate) kernels: KernelSet,
+    pub(crate) threads: usize,
 }
 
-/// Reads `config.json` of a model's folder, and the end tokens of `generation_config.json`.
-///
-/// # Errors
-/// No such file, not readable, or not a model that this engine runs.
-pub fn read_spec(path: &Path) -> Result<(&'static WeightNames, ModelSpec), EngineError> {
-    let file = path.join("config.json");
-    let config = read_object(&file)?;
-    let refuse = |source| EngineError::Config { path: file.clone(), source };
-    let (family, mut spec) = family::read(&config).map_err(refuse)?;
-    let generation = path.join("generation_config.json");
-    if generation.exists() {
-        let generation_config = read_object(&generation)?;
-        let more = Fields::new(&generation_config).tokens("eos_token_id", spec.vocab_size);
-        spec.eos_token_ids.extend(more.map_err(|source| EngineError::Config { path: generation, source })?);
-        spec.eos_token_ids.sort_unstable();
-        spec.eos_token_ids.dedup();
-    }
-    Ok((family.names, spec))
-}
-
-fn read_object(path: &Path) -> Result<serde_json::Map<String, serde_json::Value>, EngineError> {
-    let unreadable = |reason: String| EngineError::ConfigUnreadable { path: path.to_path_buf(), reason };
-    if std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
-        return Err(no_configuration(path).into());
-    }
-    let text = read_small(path, CONFIG_LIMIT).map_err(|fault| unreadable(fault.what))?;
-    serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
-}
-
-/// A folder without `config.json` holds no model, whatever else lies there.
-fn no_configuration(file: &Path) -> StoreError {
-    StoreError::NotFound {
-        path: file.parent().unwrap_or(file).to_path_buf(),
-        found: "the folder exists but holds no config.json".to_owned(),
-        fix: "fetch config.json too, or give another folder".to_owned(),
-    }
-}
-
-fn prepare(path: &Path, config: &EngineConfig) -> Result<Prepared, EngineError> {
+/// Reads and checks headers, and plans memory. A model that is only to be looked at need not be one that runs.
+pub(crate) fn survey(path: &Path, config: &EngineConfig, to_run: bool) -> Result<Survey, EngineError> {
     let kernels = KernelSet::by_name(&config.kernels).ok_or_else(|| EngineError::InvalidValue {
         name: "kernels",
         expected: format!("auto or one that this machine has: {}", names(&KernelSet::available())),
@@ -143,49 +101,67 @@ fn prepare(path: &Path, config: &EngineConfig) -> Result<Prepared, EngineError> 
     })?;
     memory::trial(0)?;
     let catalog = Catalog::open(path)?;
-    let (names, spec) = read_spec(path)?;
-    let binding = bind(spec, names, &catalog)?;
+    let (blueprint, _) = blueprint_of(path, &catalog)?;
+    if to_run && !blueprint.runs() {
+        return Err(blueprint.not_run(path));
+    }
+    let placement = place(&catalog, blueprint.slots())?;
     let machine = machine::probe();
-    let threads = config.threads.unwrap_or(machine.cores_allowed).clamp(1, 1024);
-    let sizes = sizes(&binding, &catalog, config, threads);
-    let request = BudgetRequest { ram: config.ram, context: config.context, io: config.io };
-    let mut plan = budget::plan(&machine, &sizes, &request)?;
+    let threads = threads(config, &machine);
+    let resident = resident_bytes(&placement.resident);
+    let sizes = sizes(&blueprint, resident, &placement.experts, catalog.total_bytes(), config, threads);
+    let mut plan = budget::plan(&machine, &sizes, &request(config))?;
     if let Some(slots) = config.slots {
         plan.projected_peak -= plan.cache_bytes.min(plan.projected_peak);
         plan.slots = slots as u64;
-        plan.cache_bytes = plan.slots.saturating_mul(sizes.slot_bytes);
+        plan.cache_bytes = plan.slots.saturating_mul(plan.scales.slot_bytes);
         plan.projected_peak = plan.projected_peak.saturating_add(plan.cache_bytes);
     }
-    let info = info(path, &binding, &catalog);
-    Ok(Prepared { catalog, binding, info, plan, kernels, threads })
+    let (formats, bytes) = (placement.formats.clone(), catalog.total_bytes());
+    let info = ModelInfo::new(path, &blueprint, formats, placement.parameters, bytes);
+    Ok(Survey { catalog, blueprint, placement, info, plan, kernels, threads })
+}
+
+/// What the settings ask of the memory plan.
+pub(crate) fn request(config: &EngineConfig) -> BudgetRequest {
+    BudgetRequest { ram: config.ram, context: config.context, io: config.io }
+}
+
+/// Compute threads: what is asked for, else the cores that the process may use.
+pub(crate) fn threads(config: &EngineConfig, machine: &MachineFacts) -> usize {
+    config.threads.unwrap_or(machine.cores_allowed).clamp(1, 1024)
 }
 
 fn names(sets: &[KernelSet]) -> String {
     sets.iter().map(KernelSet::name).collect::<Vec<_>>().join(", ")
 }
 
-/// The facts of a model and its catalog, from headers alone and without a memory plan.
-pub(crate) fn describe(path: &Path) -> Result<(ModelInfo, Catalog), EngineError> {
-    let catalog = Catalog::open(path)?;
-    let (names, spec) = read_spec(path)?;
-    let binding = bind(spec, names, &catalog)?;
-    Ok((info(path, &binding, &catalog), catalog))
+/// What the folder's configuration describes, without the optional parts that the container lacks, and their names.
+pub(crate) fn blueprint_of(path: &Path, catalog: &Catalog) -> Result<(Blueprint, Vec<&'static str>), EngineError> {
+    let mut blueprint = Blueprint::read(path)?;
+    let absent = blueprint.drop_absent(&|name| catalog.get(name).is_some());
+    Ok((blueprint, absent))
 }
 
-/// The sizes that memory is planned with, from headers alone.
-fn sizes(binding: &Binding, catalog: &Catalog, config: &EngineConfig, threads: usize) -> ModelSizes {
-    let spec = &binding.spec;
-    let rows = config.chunk().min(spec.context_max);
+/// The sizes that memory is planned with, from headers alone; `resident` and `container` are bytes.
+pub(crate) fn sizes(
+    blueprint: &Blueprint,
+    resident: u64,
+    experts: &ExpertTable,
+    container: u64,
+    config: &EngineConfig,
+    threads: usize,
+) -> ModelSizes {
+    let facts = blueprint.facts();
+    let rows = config.chunk().min(facts.context_max);
     ModelSizes {
-        resident_bytes: binding.resident_bytes(),
-        kv_bytes_per_token: kv::bytes_per_token(spec) + scratch::bytes_per_position(spec, threads),
-        scratch_bytes: scratch::bytes(spec, rows, threads),
-        expert_bytes_total: binding.experts.total_bytes(),
-        slot_bytes: binding.experts.slot_bytes() as u64,
-        experts_total: binding.experts.expert_count() as u64,
-        active_experts_min: spec.layers.iter().map(chosen_experts).max().unwrap_or(0) as u64,
-        context_max: u32::try_from(spec.context_max).unwrap_or(u32::MAX),
-        container_bytes: catalog.total_bytes(),
+        resident_bytes: resident,
+        kv_bytes_per_token: blueprint.kv_bytes_per_token(threads),
+        scratch_bytes: blueprint.scratch_bytes(rows, threads),
+        active_experts_min: facts.experts_per_token as u64,
+        context_max: u32::try_from(facts.context_max).unwrap_or(u32::MAX),
+        container_bytes: container,
+        ..ModelSizes::of_experts(experts)
     }
 }
 
@@ -197,34 +173,35 @@ fn chosen_experts(layer: &LayerSpec) -> usize {
     }
 }
 
-fn info(path: &Path, binding: &Binding, catalog: &Catalog) -> ModelInfo {
-    let spec = &binding.spec;
-    let moe = |layer: &&LayerSpec| matches!(layer.ffn, Ffn::Moe(_));
-    let mixture = spec.layers.iter().find_map(|layer| match &layer.ffn {
-        Ffn::Dense { .. } => None,
-        Ffn::Moe(moe) => Some(moe),
-    });
-    let indexed = |layer: &LayerSpec| match &layer.mixer {
-        Mixer::Mla(mla) => matches!(mla.indexing, Indexing::Full(_)),
-    };
-    let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    ModelInfo {
-        name: whole.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-        path: whole,
-        family: spec.family.to_owned(),
-        layers: spec.layers.len(),
-        moe_layers: spec.layers.iter().filter(moe).count(),
-        experts: mixture.map_or(0, |moe| moe.experts),
-        experts_per_token: mixture.map_or(0, |moe| moe.router.top_k()),
-        vocab_size: spec.vocab_size,
-        context_max: spec.context_max,
-        hidden: spec.hidden_size,
-        parameters: binding.parameters,
-        formats: binding.formats.clone(),
-        has_mtp: spec.mtp.is_some(),
-        has_indexer: spec.layers.iter().any(indexed),
-        container_bytes: catalog.total_bytes(),
-        eos_token_ids: spec.eos_token_ids.clone(),
+impl ModelInfo {
+    /// The facts of the model in the folder `path`, with the formats and the number of its weights.
+    pub(crate) fn new(
+        path: &Path,
+        blueprint: &Blueprint,
+        formats: Formats,
+        parameters: u64,
+        container_bytes: u64,
+    ) -> Self {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let facts = blueprint.facts();
+        Self {
+            name: whole.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            path: whole,
+            family: blueprint.family().to_owned(),
+            layers: facts.layers,
+            moe_layers: facts.moe_layers,
+            experts: facts.experts,
+            experts_per_token: facts.experts_per_token,
+            vocab_size: facts.vocab_size,
+            context_max: facts.context_max,
+            hidden: facts.hidden,
+            parameters,
+            formats,
+            has_mtp: facts.has_mtp,
+            has_indexer: facts.has_indexer,
+            container_bytes,
+            eos_token_ids: facts.eos_token_ids,
+        }
     }
 }
 
@@ -234,8 +211,8 @@ impl Model {
     /// # Errors
     /// As [`Model::open`], reads excepted.
     pub fn plan(path: &Path, config: &EngineConfig) -> Result<(ModelInfo, Plan), EngineError> {
-        let prepared = prepare(path, config)?;
-        Ok((prepared.info, prepared.plan))
+        let survey = survey(path, config, false)?;
+        Ok((survey.info, survey.plan))
     }
 
     /// Opens a model.
@@ -249,7 +226,10 @@ impl Model {
             expected: POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(" or "),
             got: config.policy.clone(),
         })?;
-        let Prepared { catalog, binding, info, plan, kernels, threads } = prepare(path, config)?;
+        let Survey { catalog, blueprint, placement, info, plan, kernels, threads } = survey(path, config, true)?;
+        let refusal = blueprint.not_run(path);
+        let (names, spec) = blueprint.runnable().ok_or(refusal)?;
+        let binding = Binding::new(spec, names, placement);
         let source = open_source(plan.io, catalog.files())?;
         let weights = binding.load(source.as_ref(), &info.path, watch)?;
         let slots = usize::try_from(plan.slots).unwrap_or(usize::MAX);
@@ -259,7 +239,7 @@ impl Model {
             .mtp
             .as_ref()
             .map(|mtp| (layer_number(binding.spec.layers.len()), binding.mtp_experts, chosen_experts(&mtp.layer)));
-        let experts = Experts::open(settings, binding.experts, slots, prediction)?;
+        let experts = Experts::open(settings, binding.experts, slots, prediction, plan.scales.mode, watch)?;
         let network = Network {
             path: info.path.clone(),
             source: Arc::clone(&source),

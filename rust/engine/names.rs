@@ -1,5 +1,8 @@
 //! Names of tensors: slot -> checkpoint name template, and the inventory of all tensors of a model, each with its
 //! shape and class. Loading, converting and inspecting walk the same inventory, so they cannot disagree.
+//!
+//! Optional, because published containers lack them: the multi-token-prediction layer as a whole, that layer's indexer,
+//! and the indexers of all decoder layers together. Without an indexer a layer attends to all keys.
 
 use crate::spec::{Ffn, Indexing, LayerSpec, Mixer, ModelSpec};
 
@@ -164,7 +167,7 @@ pub struct TensorSlot {
 /// All tensors of a model, in the order in which they are used.
 #[must_use]
 pub fn inventory(spec: &ModelSpec, names: &WeightNames) -> Vec<TensorSlot> {
-    let mut list = Inventory { slots: Vec::new(), layer: None, mtp: false };
+    let mut list = Inventory::default();
     let hidden = spec.hidden_size;
     list.matrix(names.embedding, spec.vocab_size, hidden, TensorClass::Embedding);
     for (index, layer) in spec.layers.iter().enumerate() {
@@ -188,10 +191,53 @@ pub fn inventory(spec: &ModelSpec, names: &WeightNames) -> Vec<TensorSlot> {
     list.slots
 }
 
-struct Inventory {
-    slots: Vec<TensorSlot>,
-    layer: Option<usize>,
-    mtp: bool,
+/// Takes out of the spec what a container may lack, and names it. `holds` says whether the container has a tensor.
+pub fn drop_absent(spec: &mut ModelSpec, names: &WeightNames, holds: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
+    let slots = inventory(spec, names);
+    let any = |wanted: &dyn Fn(&TensorSlot) -> bool| slots.iter().any(|slot| wanted(slot) && holds(&slot.name));
+    let indexer = |slot: &TensorSlot| {
+        let layer = slot.layer.unwrap_or(0);
+        slot.class == TensorClass::Indexer
+            || [names.indexer.k_norm, names.indexer.k_norm_bias]
+                .iter()
+                .any(|template| slot.expert.is_none() && slot.name == fill(template, layer, None))
+    };
+    let described = |mtp: bool| slots.iter().any(|slot| slot.mtp == mtp && slot.class == TensorClass::Indexer);
+    let mut absent = Vec::new();
+    if described(false) && !any(&|slot| !slot.mtp && indexer(slot)) {
+        absent.push("indexers of sparse attention");
+        spec.layers.iter_mut().for_each(attend_to_all);
+    }
+    if spec.mtp.is_some() && !any(&|slot| slot.mtp) {
+        absent.push("multi-token-prediction layer");
+        spec.mtp = None;
+    }
+    if described(true)
+        && !any(&|slot| slot.mtp && indexer(slot))
+        && let Some(mtp) = &mut spec.mtp
+    {
+        absent.push("indexer of the multi-token-prediction layer");
+        attend_to_all(&mut mtp.layer);
+    }
+    absent
+}
+
+/// Takes every indexer out of the spec.
+pub fn drop_indexers(spec: &mut ModelSpec) {
+    spec.layers.iter_mut().chain(spec.mtp.as_mut().map(|mtp| &mut mtp.layer)).for_each(attend_to_all);
+}
+
+fn attend_to_all(layer: &mut LayerSpec) {
+    let Mixer::Mla(mla) = &mut layer.mixer;
+    mla.indexing = Indexing::Dense;
+}
+
+/// Tensors as they are listed, each with the layer that the list is at.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory {
+    pub(crate) slots: Vec<TensorSlot>,
+    pub(crate) layer: Option<usize>,
+    pub(crate) mtp: bool,
 }
 
 impl Inventory {
@@ -200,15 +246,23 @@ impl Inventory {
         self.slots.push(TensorSlot { name, shape, class, layer: self.layer, expert, mtp: self.mtp });
     }
 
-    fn matrix(&mut self, template: &str, rows: usize, cols: usize, class: TensorClass) {
+    pub(crate) fn matrix(&mut self, template: &str, rows: usize, cols: usize, class: TensorClass) {
         self.push(template, Shape::Matrix { rows, cols }, class, None);
     }
 
-    fn vector(&mut self, template: &str, len: usize, class: TensorClass) {
+    pub(crate) fn vector(&mut self, template: &str, len: usize, class: TensorClass) {
         self.push(template, Shape::Vector { len }, class, None);
     }
 
-    fn gated(&mut self, names: &GatedNames, width: usize, hidden: usize, class: TensorClass, expert: Option<usize>) {
+    /// Gate, up and down of a gated MLP, in this order: expert tables rely on it.
+    pub(crate) fn gated(
+        &mut self,
+        names: &GatedNames,
+        width: usize,
+        hidden: usize,
+        class: TensorClass,
+        expert: Option<usize>,
+    ) {
         self.push(names.gate, Shape::Matrix { rows: width, cols: hidden }, class, expert);
         self.push(names.up, Shape::Matrix { rows: width, cols: hidden }, class, expert);
         self.push(names.down, Shape::Matrix { rows: hidden, cols: width }, class, expert);

@@ -276,10 +276,11 @@ impl Scratch {
     }
 }
 
-/// Bytes of one row of activations of `cols` columns in all precisions together, from above.
+/// Bytes of one row of activations of `cols` columns in all precisions together.
 const fn set_bytes(cols: usize) -> usize {
-    // f32; two planes of bytes; one plane and a scale for 64 columns.
-    cols * 4 + cols * 2 + cols + cols / 16 + 64
+    Activations::row_bytes(Precision::F32, cols)
+        + Activations::row_bytes(Precision::A16, cols)
+        + Activations::row_bytes(Precision::A8, cols)
 }
 
 /// Bytes that a forward pass over `rows` rows takes, from above, without what grows with the context.

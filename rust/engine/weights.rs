@@ -1,17 +1,15 @@
-//! Binds a model's tensors: every tensor of the inventory is found in the catalog and checked, and all that are missing
+//! Places a model's tensors: every tensor of the inventory is found in the catalog and checked, and all that are missing
 //! or misshapen are reported in one error. Then the resident ones are loaded and the experts' places are handed to the
 //! expert store.
-//!
-//! Optional, because published containers lack them: the multi-token-prediction layer as a whole, that layer's indexer,
-//! and the indexers of all decoder layers together. Without an indexer a layer attends to all keys.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use colibri_kernels::format::Format;
 use colibri_kernels::ops::{RopeSpec, RopeTable};
-use colibri_store::catalog::{Catalog, WeightLocation};
-use colibri_store::error::StoreError;
+use colibri_store::catalog::{Catalog, GroupSize, ScaleType, WeightLocation};
+use colibri_store::error::{Fault, FaultKind, StoreError};
 use colibri_store::expert::{ExpertMatrices, ExpertTable};
 use colibri_store::resident::{StoredMatrix, load_f32, load_resident};
 use colibri_store::source::Source;
@@ -19,7 +17,7 @@ use serde::Serialize;
 
 use crate::config::{Control, Phase, Watch};
 use crate::error::EngineError;
-use crate::names::{GatedNames, Shape, TensorClass, TensorSlot, WeightNames, fill, inventory};
+use crate::names::{GatedNames, Shape, TensorClass, TensorSlot, WeightNames, fill};
 use crate::spec::{Ffn, Indexing, LayerSpec, Mixer, MlaSpec, ModelSpec};
 
 /// The resident weights of a model.
@@ -144,10 +142,6 @@ pub struct Binding {
     pub experts: ExpertTable,
     /// Where those of the prediction layer lie.
     pub mtp_experts: ExpertTable,
-    /// Format of the routed experts and of the dense matrices that occur most, for display.
-    pub formats: Formats,
-    /// Weights of the model, experts included.
-    pub parameters: u64,
 }
 
 /// Names of the stored formats, each named once, in the order of their first use.
@@ -161,88 +155,115 @@ pub struct Formats {
     pub embeddings: Vec<String>,
 }
 
-/// Finds and checks every tensor.
+/// Tensors with their places, split by where they will live.
+pub struct Placement {
+    /// The tensors that stay in memory, each with its place.
+    pub resident: Vec<(TensorSlot, WeightLocation)>,
+    /// Where the routed experts of the decoder layers lie.
+    pub experts: ExpertTable,
+    /// Where those of the prediction layer lie.
+    pub mtp_experts: ExpertTable,
+    /// Formats of the classes that are shown.
+    pub formats: Formats,
+    /// Weights of the model, experts included.
+    pub parameters: u64,
+}
+
+/// Finds and checks tensors; the errors of those that are missing, misshapen or in a format that is not read stand
+/// apart, so that the caller decides whether they end its work. Scales that have no weight are an error too.
+#[must_use]
+pub fn locate(catalog: &Catalog, slots: Vec<TensorSlot>) -> (Vec<(TensorSlot, WeightLocation)>, Vec<StoreError>) {
+    let mut errors: Vec<StoreError> = catalog.check_scales().err().into_iter().collect();
+    let group = group_size(catalog, &slots);
+    let mut found = Vec::with_capacity(slots.len());
+    for slot in slots {
+        let location = match slot.shape {
+            Shape::Matrix { rows, cols } => catalog.weight(&slot.name, rows, cols, group.clone().unwrap_or_default()),
+            Shape::Vector { len } => catalog.vector(&slot.name, len),
+        };
+        match location {
+            Ok(location) => found.push((slot, location)),
+            // Without a group size every int4 matrix would be refused for the same reason.
+            Err(error) if group.is_err() && error.code() != "model_incomplete" => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    errors.extend(group.err());
+    (found, errors)
+}
+
+/// The group size of the int4 matrices among these tensors.
+///
+/// # Errors
+/// As [`Catalog::group_size`].
+pub fn group_size(catalog: &Catalog, slots: &[TensorSlot]) -> Result<GroupSize, StoreError> {
+    catalog.group_size(slots.iter().filter_map(|slot| match slot.shape {
+        Shape::Matrix { rows, cols } => Some((slot.name.as_str(), rows, cols)),
+        Shape::Vector { .. } => None,
+    }))
+}
+
+/// Kernels take f32 scales: a weight whose scales are of another type must be converted before it is run.
+fn check_scale_types(catalog: &Catalog, found: &[(TensorSlot, WeightLocation)], errors: &mut Vec<StoreError>) {
+    for (slot, location) in found {
+        let Some(scales) = location.scales.filter(|_| location.scale_type != ScaleType::F32) else { continue };
+        let Some(file) = catalog.files().get(scales.file.0 as usize) else { continue };
+        let expected = format!("{} scales for a weight that is run as it is", ScaleType::F32.name());
+        let fault =
+            Fault::tensor(FaultKind::Unsupported, &file.path, &slot.name, &expected, location.scale_type.name());
+        errors.push(StoreError::fault(catalog.directory(), fault.fix("convert the checkpoint: colibri convert")));
+    }
+}
+
+/// Finds and checks every tensor of a model. Its scales must be of a type that the kernels take, whether it is to be run
+/// or planned: what lies in memory is laid out for them.
 ///
 /// # Errors
 /// Every tensor that is missing, misshapen or in a format that is not read, in one error.
-pub fn bind(mut spec: ModelSpec, names: &'static WeightNames, catalog: &Catalog) -> Result<Binding, EngineError> {
-    drop_absent_parts(&mut spec, names, catalog);
-    let mut errors = Vec::new();
+pub fn place(catalog: &Catalog, slots: Vec<TensorSlot>) -> Result<Placement, EngineError> {
+    let (found, mut errors) = locate(catalog, slots);
+    check_scale_types(catalog, &found, &mut errors);
+    StoreError::merge(catalog.directory(), errors)?;
+    arrange(found)
+}
+
+/// Splits located tensors by where they will live.
+fn arrange(found: Vec<(TensorSlot, WeightLocation)>) -> Result<Placement, EngineError> {
     let mut resident = Vec::new();
-    let mut experts: Vec<(usize, WeightLocation)> = Vec::new();
+    let (mut experts, mut mtp_experts) = (Vec::new(), Vec::new());
     let mut formats = Formats::default();
     let mut parameters = 0;
-    for slot in inventory(&spec, names) {
-        let found = match slot.shape {
-            Shape::Matrix { rows, cols } => catalog.weight(&slot.name, rows, cols),
-            Shape::Vector { len } => catalog.vector(&slot.name, len),
-        };
-        match found {
-            Err(error) => errors.push(error),
-            Ok(location) => {
-                parameters += location.rows as u64 * location.cols as u64;
-                formats.note(slot.class, &location);
-                match (slot.layer, slot.expert) {
-                    (Some(layer), Some(_)) => experts.push((layer, location)),
-                    _ => resident.push((slot, location)),
-                }
-            }
+    for (slot, location) in found {
+        parameters += location.rows as u64 * location.cols as u64;
+        formats.note(slot.class, location.format);
+        match (slot.layer, slot.expert) {
+            (Some(layer), Some(_)) if slot.mtp => mtp_experts.push((layer, location)),
+            (Some(layer), Some(_)) => experts.push((layer, location)),
+            _ => resident.push((slot, location)),
         }
     }
-    StoreError::merge(catalog.directory(), errors)?;
-    let (experts, mtp_experts): (Vec<_>, Vec<_>) =
-        experts.into_iter().partition(|(layer, _)| *layer < spec.layers.len());
     let (experts, mtp_experts) = (expert_table(&experts)?, expert_table(&mtp_experts)?);
-    Ok(Binding { spec, names, resident, experts, mtp_experts, formats, parameters })
+    Ok(Placement { resident, experts, mtp_experts, formats, parameters })
 }
 
 impl Formats {
-    fn note(&mut self, class: TensorClass, location: &WeightLocation) {
+    /// Adds the format of one weight, if its class is shown.
+    pub(crate) fn note(&mut self, class: TensorClass, format: Format) {
         let list = match class {
             TensorClass::Expert => &mut self.experts,
             TensorClass::Attention | TensorClass::Dense | TensorClass::SharedExpert => &mut self.dense,
             TensorClass::Embedding | TensorClass::Head => &mut self.embeddings,
             TensorClass::Norm | TensorClass::Indexer | TensorClass::Router | TensorClass::MtpProjection => return,
         };
-        let name = location.format.name().to_string();
+        let name = format.name();
         if !list.contains(&name) {
             list.push(name);
         }
     }
 }
 
-/// Takes out of the spec what a container may lack: the prediction layer, its indexer, all other indexers together.
-pub(crate) fn drop_absent_parts(spec: &mut ModelSpec, names: &'static WeightNames, catalog: &Catalog) {
-    let slots = inventory(spec, names);
-    let holds = |wanted: &dyn Fn(&TensorSlot) -> bool| {
-        slots.iter().any(|slot| wanted(slot) && catalog.get(&slot.name).is_some())
-    };
-    let indexer = |slot: &TensorSlot| {
-        let layer = slot.layer.unwrap_or(0);
-        [names.indexer.q, names.indexer.k, names.indexer.k_norm, names.indexer.k_norm_bias, names.indexer.weights]
-            .iter()
-            .any(|template| slot.name == fill(template, layer, None))
-    };
-    if !holds(&|slot| slot.mtp) {
-        spec.mtp = None;
-    }
-    if !holds(&|slot| !slot.mtp && slot.expert.is_none() && indexer(slot)) {
-        spec.layers.iter_mut().for_each(attend_to_all);
-    }
-    if !holds(&|slot| slot.mtp && slot.expert.is_none() && indexer(slot))
-        && let Some(mtp) = &mut spec.mtp
-    {
-        attend_to_all(&mut mtp.layer);
-    }
-}
-
-fn attend_to_all(layer: &mut LayerSpec) {
-    let Mixer::Mla(mla) = &mut layer.mixer;
-    mla.indexing = Indexing::Dense;
-}
-
 /// The inventory lists each expert's gate, up and down together, expert after expert, layer after layer.
-fn expert_table(experts: &[(usize, WeightLocation)]) -> Result<ExpertTable, EngineError> {
+pub(crate) fn expert_table(experts: &[(usize, WeightLocation)]) -> Result<ExpertTable, EngineError> {
     let mut table = ExpertTable::new();
     for of_layer in experts.chunk_by(|a, b| a.0 == b.0) {
         let (triples, _) = of_layer.as_chunks::<3>();
@@ -263,17 +284,27 @@ pub fn layer_number(layer: usize) -> u32 {
     u32::try_from(layer).unwrap_or(u32::MAX)
 }
 
+/// Bytes that a tensor takes in memory: a matrix as it is stored, a vector as f32.
+#[must_use]
+pub fn memory_bytes(slot: &TensorSlot, location: &WeightLocation) -> u64 {
+    match slot.shape {
+        Shape::Matrix { .. } => location.bytes(),
+        Shape::Vector { len } => len as u64 * size_of::<f32>() as u64,
+    }
+}
+
+/// Bytes that resident weights take.
+#[must_use]
+pub fn resident_bytes(resident: &[(TensorSlot, WeightLocation)]) -> u64 {
+    resident.iter().map(|(slot, location)| memory_bytes(slot, location)).sum()
+}
+
 impl Binding {
-    /// Bytes that the resident weights take.
+    /// A model with the places of its tensors, which are those of its inventory.
     #[must_use]
-    pub fn resident_bytes(&self) -> u64 {
-        let stored =
-            |location: &WeightLocation| location.codes.bytes + location.scales.map_or(0, |scales| scales.bytes);
-        let bytes = |(slot, location): &(TensorSlot, WeightLocation)| match slot.shape {
-            Shape::Matrix { .. } => stored(location),
-            Shape::Vector { len } => len as u64 * size_of::<f32>() as u64,
-        };
-        self.resident.iter().map(bytes).sum()
+    pub fn new(spec: ModelSpec, names: &'static WeightNames, placement: Placement) -> Self {
+        let Placement { resident, experts, mtp_experts, .. } = placement;
+        Self { spec, names, resident, experts, mtp_experts }
     }
 
     /// Loads the resident weights; `model` is the folder that messages name.

@@ -64,7 +64,7 @@ impl Numerics {
     #[must_use]
     pub fn precision(self, weights: Format) -> Precision {
         match (self, weights.grouping()) {
-            (Self::F32, _) | (_, Grouping::None) => Precision::F32,
+            (Self::F32, _) | (_, Grouping::None | Grouping::Blocks { .. }) => Precision::F32,
             (Self::A8, Grouping::Row) => Precision::A8,
             (Self::A8, Grouping::Columns(group)) if group.is_multiple_of(BLOCK) => Precision::A8,
             _ => Precision::A16,
@@ -104,7 +104,7 @@ pub struct Activations {
     stride: usize,
     values: Vec<f32>,   // F32: [rows, cols]
     codes: CacheLines,  // A16, A8: [rows, stride], of which `padded` used, in column order
-    planes: CacheLines, // the same codes in nibble order, see `arrange`
+    planes: CacheLines, // the same codes in plane order, see `arrange`
     sums: Vec<i32>,     // [rows, padded / BLOCK], sums of codes
     scales: Vec<f32>,   // A16: [rows]; A8: [rows, padded / BLOCK]
 }
@@ -115,7 +115,7 @@ pub struct Activations {
 pub(crate) struct ActRow<'a> {
     /// Codes in column order, `[padded]`.
     pub(crate) codes: &'a [i16],
-    /// Codes in nibble order (see `arrange`), `[padded]`.
+    /// Codes in plane order (see `arrange`), `[padded]`.
     pub(crate) planes: &'a [i16],
     /// Sum of the codes of each block, `[padded / BLOCK]`.
     pub(crate) sums: &'a [i32],
@@ -189,6 +189,18 @@ impl Activations {
         copy_rows(&mut self.scales, &from.scales, rows, from.rows);
     }
 
+    /// Bytes that a row of `cols` activations takes at a precision.
+    #[must_use]
+    pub const fn row_bytes(precision: Precision, cols: usize) -> usize {
+        let padded = cols.next_multiple_of(PAD);
+        let (blocks, planes) = (padded / BLOCK, 2 * size_of::<i16>() * row_stride(padded));
+        match precision {
+            Precision::F32 => size_of::<f32>() * cols,
+            Precision::A16 => planes + size_of::<i32>() * blocks + size_of::<f32>(),
+            Precision::A8 => planes + (size_of::<i32>() + size_of::<f32>()) * blocks,
+        }
+    }
+
     /// Number of rows held.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -257,7 +269,7 @@ impl Activations {
 
 /// Distance of two rows of codes. Long rows start 1 KiB apart modulo the 4 KiB that the sets of a first-level
 /// cache span: at a multiple of 4 KiB the rows of a batch would push one another out.
-fn row_stride(padded: usize) -> usize {
+const fn row_stride(padded: usize) -> usize {
     /// 4 KiB and 1 KiB of 16-bit codes.
     const SPAN: usize = 2048;
     const SHIFT: usize = 512;
@@ -347,9 +359,10 @@ fn to_codes(x: &[f32], inverse: f32, codes: &mut [i16]) {
 
 /// Fills the planes and the block sums from the codes.
 ///
-/// Nibble order: within 128 columns (64 bytes of nibbles) there are four planes of 32 codes; plane `k` holds
-/// the columns `4 j + k`, those of the first 64 columns before those of the second. Read as 16-bit words,
-/// the code bytes hold the nibbles of plane `k` at bits `4 k`, so one shift and one mask line a plane up.
+/// Plane order: within 128 columns there are four planes of 32 codes; plane `k` holds the columns `4 j + k`, those
+/// of the first 64 columns before those of the second. Read as 16-bit words, 64 bytes of nibbles hold plane `k` at
+/// bits `4 k`, so one shift and one mask line a plane up; bytes of four 2-bit codes, each widened to a word, hold it
+/// at bits `2 k`.
 #[inline(always)]
 fn arrange(codes: &[i16], planes: &mut [i16], sums: &mut [i32]) {
     for (pair, (codes, planes)) in codes.chunks_exact(2 * BLOCK).zip(planes.chunks_exact_mut(2 * BLOCK)).enumerate() {

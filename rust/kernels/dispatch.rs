@@ -13,11 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::act::{Activations, Precision, QuantiseRow};
 use crate::arch;
-use crate::format::ScaleRule;
+use crate::format::encode::{Deviation, EncodeRows};
 use crate::matrix::MatrixView;
-
-/// Quantises one group or row of weights and returns the scale.
-type QuantiseWeights = unsafe fn(ScaleRule, &[f32], &mut [i8]) -> f32;
 
 /// `(x, weight, bias, eps, out)`.
 type LayerNorm = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
@@ -33,8 +30,8 @@ pub(crate) struct KernelTable {
     pub(crate) quantise_a16: unsafe fn(QuantiseRow<'_>),
     pub(crate) quantise_a8: unsafe fn(QuantiseRow<'_>),
     pub(crate) all_finite: unsafe fn(&[f32]) -> bool,
-    pub(crate) quantise_int4: QuantiseWeights,
-    pub(crate) quantise_int8: QuantiseWeights,
+    pub(crate) encode_rows: unsafe fn(EncodeRows<'_>) -> Option<Deviation>,
+    pub(crate) decode_rows: unsafe fn(&MatrixView<'_>, Range<usize>, &mut [f32]),
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
     pub(crate) rmsnorm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
@@ -168,16 +165,22 @@ impl KernelSet {
         unsafe { quantise(row) }
     }
 
-    /// int4 codes of one group, see [`crate::format::quantiser`].
-    pub(crate) fn quantise_int4(&self, rule: ScaleRule, weights: &[f32], codes: &mut [i8]) -> f32 {
+    /// Encodes rows and measures the deviation; `None` if a weight of an integer format is not finite. See
+    /// [`crate::format::encode`].
+    pub(crate) fn encode_rows(&self, job: EncodeRows<'_>) -> Option<Deviation> {
         // SAFETY: the table is supported on this machine (invariant of the type).
-        unsafe { (self.table.quantise_int4)(rule, weights, codes) }
+        unsafe { (self.table.encode_rows)(job) }
     }
 
-    /// int8 codes of one row, see [`crate::format::quantiser`].
-    pub(crate) fn quantise_int8(&self, rule: ScaleRule, weights: &[f32], codes: &mut [i8]) -> f32 {
+    /// Decodes whole rows into `out` `[rows, cols]`; the same bits on every set.
+    ///
+    /// # Panics
+    /// If `rows` does not lie within `weights` or `out` has another length.
+    pub fn decode_rows(&self, weights: &MatrixView<'_>, rows: Range<usize>, out: &mut [f32]) {
+        assert!(rows.start <= rows.end && rows.end <= weights.rows(), "row range outside of the matrix");
+        assert_eq!(out.len(), rows.len() * weights.cols(), "the output is [rows, cols]");
         // SAFETY: the table is supported on this machine (invariant of the type).
-        unsafe { (self.table.quantise_int8)(rule, weights, codes) }
+        unsafe { (self.table.decode_rows)(weights, rows, out) }
     }
 
     /// `sum_i a[i] * b[i]` in sixteen interleaved fused chains and a fixed tree.

@@ -76,32 +76,21 @@ pub fn matmul_all(pool: &WorkerPool, kernels: &KernelSet, jobs: &mut [MatmulJob<
 mod tests {
     use super::*;
     use crate::act::Numerics;
-    use crate::format::{FORMATS, ScaleRule, encode};
-
-    /// Reproducible values in -1..1.
-    fn values(count: usize, seed: u64) -> Vec<f32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
+    use crate::format::FORMATS;
+    use crate::test_data::{Fill, Matrix, Random};
 
     #[test]
     fn threads_and_sections_do_not_change_a_bit() {
+        let mut random = Random::new(7);
         let (rows, cols) = (333, 450);
         for spec in FORMATS {
             let format = spec.example;
-            let mut codes = vec![0u8; format.code_bytes(rows, cols).unwrap()];
-            let mut scales = vec![0f32; format.scale_count(rows, cols).unwrap()];
-            let weights = values(rows * cols, 7);
-            encode(format, ScaleRule::Search, rows, cols, &weights, &mut codes, &mut scales).unwrap();
-            let view = MatrixView::new(format, rows, cols, &codes, &scales).unwrap();
+            let matrix = Matrix::new(&mut random, format, rows, cols, Fill::Random);
+            let view = matrix.view();
             for numerics in Numerics::ALL {
                 let kernels = KernelSet::best();
                 let mut x = Activations::default();
-                let inputs = values(5 * cols, 9);
+                let inputs = random.values(5 * cols);
                 x.quantise(&kernels, numerics.precision(format), 5, cols, &inputs).unwrap();
                 let mut expected = vec![0f32; 5 * rows];
                 kernels.matmul(&view, &x, &mut expected);

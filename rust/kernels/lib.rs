@@ -28,7 +28,9 @@ pub use act::{Activations, NonFinite, Numerics, Precision};
 pub use buffer::AlignedBuffer;
 pub use dispatch::KernelSet;
 pub use error::KernelError;
-pub use format::{FORMATS, Format, FormatSpec, ScaleRule, decode_row, encode};
+pub use format::{
+    Deviation, FORMATS, Format, FormatSpec, ScaleRule, decode_row, decode_rows, encode, encode_measured, transcode,
+};
 pub use gemm::{MatmulJob, matmul, matmul_all};
 pub use matrix::MatrixView;
 pub use ops::{RopeScaling, RopeSpec, RopeTable, argmax, top_k};

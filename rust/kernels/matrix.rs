@@ -23,8 +23,10 @@ pub struct MatrixView<'a> {
     cols: usize,
     row_bytes: usize,
     row_scales: usize,
+    block_rows: usize, // rows that share their scales
+    first_row: usize,  // place of the first row in the block that it belongs to
     codes: &'a [u8],   // [rows, row_bytes]
-    scales: &'a [f32], // [rows, row_scales]
+    scales: &'a [f32], // [ceil((first_row + rows) / block_rows), row_scales]
 }
 
 impl<'a> MatrixView<'a> {
@@ -51,7 +53,11 @@ impl<'a> MatrixView<'a> {
         }
         let row_bytes = format.code_bytes(1, cols).ok_or_else(overflow)?;
         let row_scales = format.scale_count(1, cols).ok_or_else(overflow)?;
-        Ok(Self { format, rows, cols, row_bytes, row_scales, codes, scales })
+        let block_rows = match format.grouping() {
+            Grouping::Blocks { rows, .. } => rows.max(1),
+            _ => 1,
+        };
+        Ok(Self { format, rows, cols, row_bytes, row_scales, block_rows, first_row: 0, codes, scales })
     }
 
     /// The storage format.
@@ -78,7 +84,8 @@ impl<'a> MatrixView<'a> {
         self.codes
     }
 
-    /// The scales: none for float formats, one per row, or one per group of each row.
+    /// The scales: none for float formats, one per row, one per group of each row, or one per block of the
+    /// blocks that these rows touch.
     #[must_use]
     pub fn scales(&self) -> &'a [f32] {
         self.scales
@@ -91,10 +98,13 @@ impl<'a> MatrixView<'a> {
     #[must_use]
     pub fn row_range(&self, rows: Range<usize>) -> MatrixView<'a> {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "row range outside of the matrix");
+        let (first, end) = (self.first_row + rows.start, self.first_row + rows.end);
+        let blocks = first / self.block_rows..end.div_ceil(self.block_rows);
         MatrixView {
             rows: rows.len(),
+            first_row: first % self.block_rows,
             codes: &self.codes[rows.start * self.row_bytes..rows.end * self.row_bytes],
-            scales: &self.scales[rows.start * self.row_scales..rows.end * self.row_scales],
+            scales: &self.scales[blocks.start * self.row_scales..blocks.end * self.row_scales],
             ..*self
         }
     }
@@ -108,7 +118,9 @@ impl<'a> MatrixView<'a> {
     /// The scales of one row.
     #[inline(always)]
     pub(crate) fn row_scales(&self, row: usize) -> &'a [f32] {
-        &self.scales[row * self.row_scales..(row + 1) * self.row_scales]
+        // Nearly every format has scales of its own for each row: no division then.
+        let block = if self.block_rows == 1 { row } else { (self.first_row + row) / self.block_rows };
+        &self.scales[block * self.row_scales..(block + 1) * self.row_scales]
     }
 }
 
@@ -171,5 +183,45 @@ mod tests {
         assert_eq!(part.codes(), &codes[4..]);
         assert_eq!(part.scales(), &[1.5, 2.5]);
         assert_eq!(view.row_range(3..3).rows(), 0);
+    }
+
+    #[test]
+    fn a_row_range_of_blocks_keeps_the_scales_that_its_rows_touch() {
+        let (rows, cols) = (300, 130);
+        let codes = vec![0x38u8; rows * cols]; // 1.0
+        let scales = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let view = MatrixView::new(Format::Fp8Block, rows, cols, &codes, &scales).unwrap();
+        let touched = |range: Range<usize>| view.row_range(range).scales().to_vec();
+        assert_eq!(touched(0..128), [1.0, 2.0]);
+        assert_eq!(touched(127..129), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(touched(200..300), [3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(view.row_range(5..5).rows(), 0);
+        assert_eq!(view.row_range(300..300).rows(), 0);
+        // Ranges of ranges, which begin and end inside of blocks.
+        let part = view.row_range(100..290).row_range(27..160);
+        for row in 0..part.rows() {
+            let whole = 127 + row;
+            let block = whole / 128;
+            assert_eq!(part.row_scales(row), &scales[2 * block..2 * block + 2], "row {row}");
+            assert_eq!(part.row_codes(row), view.row_codes(whole));
+        }
+        assert_eq!(part.row_range(0..1).scales(), &[1.0, 2.0]);
+        assert_eq!(part.row_range(1..133).scales(), &scales[2..]);
+    }
+
+    #[test]
+    fn every_format_refuses_one_byte_and_one_scale_too_few_or_many() {
+        for format in crate::format::FORMATS.iter().map(|spec| spec.example) {
+            let (rows, cols) = (130, 129);
+            let (codes, scales) = (format.code_bytes(rows, cols).unwrap(), format.scale_count(rows, cols).unwrap());
+            let (bytes, values) = (vec![0u8; codes + 1], vec![0f32; scales + 1]);
+            let accepted = |codes: usize, scales: usize| {
+                MatrixView::new(format, rows, cols, &bytes[..codes], &values[..scales]).is_ok()
+            };
+            assert!(accepted(codes, scales), "{format:?}");
+            assert!(!accepted(codes - 1, scales) && !accepted(codes + 1, scales), "{format:?}");
+            assert!(!accepted(codes, scales + 1) && (scales == 0 || !accepted(codes, scales - 1)), "{format:?}");
+            assert_eq!(format.has_scales(), scales > 0, "{format:?}");
+        }
     }
 }

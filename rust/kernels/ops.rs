@@ -59,6 +59,29 @@ pub(crate) fn dot_body(a: &[f32], b: &[f32]) -> f32 {
     join_chains(chains)
 }
 
+/// Continues the sums `sum_i a[n][i] * b[i]` of several rows, in the chains of [`dot_body`]. What went before was a
+/// multiple of [`CHAINS`] elements.
+#[inline(always)]
+pub(crate) fn add_dots<const N: usize>(a: &[&[f32]; N], b: &[f32], chains: &mut [[f32; CHAINS]; N]) {
+    let mut sums = *chains;
+    let a = a.map(|a| &a[..b.len()]);
+    let (blocks, tail) = b.as_chunks::<CHAINS>();
+    for (at, y) in blocks.iter().enumerate() {
+        for n in 0..N {
+            let x = &a[n].as_chunks::<CHAINS>().0[at];
+            for lane in 0..CHAINS {
+                sums[n][lane] = x[lane].mul_add(y[lane], sums[n][lane]);
+            }
+        }
+    }
+    for (sums, a) in sums.iter_mut().zip(a) {
+        for ((sum, x), y) in sums.iter_mut().zip(&a[blocks.len() * CHAINS..]).zip(tail) {
+            *sum = x.mul_add(*y, *sum);
+        }
+    }
+    *chains = sums;
+}
+
 /// `sum_i f(x[i])`, plain additions.
 #[inline(always)]
 fn sum_by(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {

@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+mod convert;
 mod error;
 mod facts;
 mod model;
@@ -25,9 +26,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::Session>()?;
     module.add_class::<model::Model>()?;
     module.add_function(wrap_pyfunction!(facts::plan, module)?)?;
+    module.add_function(wrap_pyfunction!(facts::plan_remote, module)?)?;
     module.add_function(wrap_pyfunction!(facts::inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(facts::doctor, module)?)?;
     module.add_function(wrap_pyfunction!(facts::machine, module)?)?;
     module.add_function(wrap_pyfunction!(facts::version, module)?)?;
-    module.add_function(wrap_pyfunction!(facts::convert, module)?)?;
+    module.add_class::<convert::Conversion>()?;
+    module.add_function(wrap_pyfunction!(convert::convert, module)?)?;
+    module.add_function(wrap_pyfunction!(convert::convert_dry_run, module)?)?;
+    module.add_function(wrap_pyfunction!(convert::verify, module)?)?;
     Ok(())
 }

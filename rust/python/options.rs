@@ -65,7 +65,9 @@ pub(crate) struct ConvertOptions {
 #[pymethods]
 impl ConvertOptions {
     #[new]
-    #[allow(clippy::too_many_arguments, reason = "one argument for each field")]
+    #[pyo3(signature = (experts, dense, embeddings, mtp, scale_rule, keep_mtp, workers=None,
+        repack=false, verify=false, delete_source=false, source_name=None))]
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "one argument for each field")]
     fn new(
         experts: &str,
         dense: &str,
@@ -73,8 +75,11 @@ impl ConvertOptions {
         mtp: &str,
         scale_rule: &str,
         keep_mtp: bool,
-        dry_run: bool,
         workers: Option<usize>,
+        repack: bool,
+        verify: bool,
+        delete_source: bool,
+        source_name: Option<String>,
     ) -> PyResult<Self> {
         let scale_rule = match scale_rule {
             "search" => ScaleRule::Search,
@@ -88,8 +93,11 @@ impl ConvertOptions {
             mtp: format("mtp", mtp)?,
             scale_rule,
             keep_mtp,
-            dry_run,
+            repack,
+            verify,
+            delete_source,
             workers: workers.unwrap_or(0),
+            source_name,
         };
         Ok(Self { options })
     }
@@ -111,5 +119,5 @@ fn context(value: NumberOrText) -> PyResult<ContextRequest> {
 
 /// A weight format by its name.
 fn format(name: &str, value: &str) -> PyResult<Format> {
-    Format::parse(value).ok_or_else(|| invalid(name, value, "q4g64, q4row, q8 or f32"))
+    Format::parse(value).ok_or_else(|| invalid(name, value, "q4g64, q4row, q3g64, q8 or f32"))
 }

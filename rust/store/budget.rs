@@ -1,7 +1,8 @@
 //! How much memory a model gets and what it is spent on: a pure function of machine, model and request.
 //!
-//! What must hold: the projected peak (resident weights + KV cache at the full context + scratch + expert slots) is known
-//! before a byte is read and fits the budget, and the budget fits the memory that is free, so that the system never swaps.
+//! What must hold: the projected peak (resident weights + KV cache at the full context + scratch + scales that are held
+//! apart + expert slots) is known before a byte is read and fits the budget, and the budget fits the memory that is free,
+//! so that the system never swaps.
 //! Refuses, with the numbers and ways out, what cannot fit. Sizes are bytes throughout.
 
 use std::fmt;
@@ -9,8 +10,13 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::error::{StoreError, grouped, human_bytes};
+use crate::expert::ExpertTable;
 use crate::machine::MachineFacts;
 use crate::source::SourceKind;
+
+pub mod scales;
+
+pub use scales::{ScaleMode, ScalePlacement, hit_share};
 
 /// The context that the automatic choice gives at least, unless the model's own maximum is less.
 const LEAST_AUTO_CONTEXT: u32 = 8192;
@@ -32,8 +38,18 @@ pub struct ModelSizes {
     pub scratch_bytes: u64,
     /// All routed experts together.
     pub expert_bytes_total: u64,
-    /// One expert slot.
+    /// One expert slot that holds codes and scales.
     pub slot_bytes: u64,
+    /// One expert slot when scales that lie apart from their codes are held elsewhere; `slot_bytes` if none do.
+    pub slot_bytes_codes: u64,
+    /// Scales of all routed experts that lie apart from their codes, so that a miss needs reads of its own for them.
+    pub far_scale_bytes: u64,
+    /// Of `far_scale_bytes`, those at file offsets that are no multiple of 4: a mapping cannot lend them.
+    pub unaligned_scale_bytes: u64,
+    /// Most reads that an expert takes, scales included.
+    pub reads_per_miss: u64,
+    /// Most reads that an expert takes when scales that lie apart are held elsewhere.
+    pub reads_per_miss_codes: u64,
     /// Number of routed experts, all layers together.
     pub experts_total: u64,
     /// The fewest slots the model can run with.
@@ -42,6 +58,23 @@ pub struct ModelSizes {
     pub context_max: u32,
     /// All files of the container together.
     pub container_bytes: u64,
+}
+
+impl ModelSizes {
+    /// What the routed experts of `table` need; every other size is 0.
+    pub fn of_experts(table: &ExpertTable) -> Self {
+        ModelSizes {
+            expert_bytes_total: table.total_bytes(),
+            slot_bytes: table.slot_bytes() as u64,
+            slot_bytes_codes: table.slot_bytes_codes() as u64,
+            experts_total: table.expert_count() as u64,
+            far_scale_bytes: table.far_scale_bytes(),
+            unaligned_scale_bytes: table.unaligned_scale_bytes(),
+            reads_per_miss: table.reads_per_miss() as u64,
+            reads_per_miss_codes: table.reads_per_miss_codes() as u64,
+            ..ModelSizes::default()
+        }
+    }
 }
 
 /// How much memory may be used.
@@ -104,9 +137,11 @@ pub struct Plan {
     pub kv_bytes: u64,
     /// Activations and buffers.
     pub scratch_bytes: u64,
+    /// Where the scales of routed experts live, and how large a slot is then.
+    pub scales: ScalePlacement,
     /// Expert slots; never more than there are experts.
     pub slots: u64,
-    /// Memory for experts.
+    /// Memory for expert slots.
     pub cache_bytes: u64,
     /// The sum: what the run takes at most.
     pub projected_peak: u64,
@@ -120,11 +155,12 @@ pub struct Plan {
 
 impl Plan {
     /// The terms of the projected peak, named.
-    pub fn terms(&self) -> [(&'static str, u64); 4] {
+    pub fn terms(&self) -> [(&'static str, u64); 5] {
         [
             ("resident weights", self.resident_bytes),
             ("KV cache", self.kv_bytes),
             ("scratch", self.scratch_bytes),
+            ("expert scales", self.scales.resident_bytes),
             ("expert cache", self.cache_bytes),
         ]
     }
@@ -204,12 +240,16 @@ pub fn plan(machine: &MachineFacts, sizes: &ModelSizes, request: &BudgetRequest)
     }
     let rest = budget.bytes - need.fixed();
     let (io, io_reason) = choose_io(sizes, request.io, budget.bytes, &need);
-    let slots = rest.checked_div(sizes.slot_bytes).unwrap_or(sizes.experts_total).min(sizes.experts_total);
+    let scales = scales::place(sizes, rest, io);
+    // Neither a mapping nor held scales are chosen unless the scales fit.
+    let room = rest.saturating_sub(scales.resident_bytes);
+    let slots = room.checked_div(scales.slot_bytes).unwrap_or(sizes.experts_total).min(sizes.experts_total);
     let cache_bytes = match io {
         // Mapped experts have no slots of their own: the page cache holds them, as far as the budget goes.
-        SourceKind::Mmap => sizes.expert_bytes_total.min(rest),
-        _ => slots.saturating_mul(sizes.slot_bytes),
+        SourceKind::Mmap => sizes.expert_bytes_total.min(room),
+        _ => slots.saturating_mul(scales.slot_bytes),
     };
+    let projected_peak = need.fixed().saturating_add(scales.resident_bytes).saturating_add(cache_bytes);
     if machine.swap_used.is_some_and(|used| used > 1 << 30) {
         let used = human_bytes(machine.swap_used.unwrap_or(0));
         notes.push(format!("{used} of swap are in use: other programs need more memory than there is"));
@@ -222,9 +262,10 @@ pub fn plan(machine: &MachineFacts, sizes: &ModelSizes, request: &BudgetRequest)
         resident_bytes: need.resident,
         kv_bytes: need.kv,
         scratch_bytes: need.scratch,
+        scales,
         slots,
         cache_bytes,
-        projected_peak: need.fixed().saturating_add(cache_bytes),
+        projected_peak,
         notes,
         machine: machine.clone(),
         sizes: sizes.clone(),
@@ -319,10 +360,17 @@ impl Need {
 
 /// The way of reading and why.
 fn choose_io(sizes: &ModelSizes, request: IoRequest, budget: u64, need: &Need) -> (SourceKind, String) {
-    let whole = sizes.container_bytes.saturating_add(need.kv).saturating_add(need.scratch);
+    // Scales that a mapping cannot lend lie in memory twice.
+    let copied = sizes.unaligned_scale_bytes;
+    let whole = sizes.container_bytes.saturating_add(need.kv).saturating_add(need.scratch).saturating_add(copied);
     let fits = whole <= budget;
     let sum = format!("container + KV + scratch = {} of {}", human_bytes(whole), human_bytes(budget));
     match request {
+        IoRequest::Kind(SourceKind::Mmap) if copied > budget.saturating_sub(need.fixed()) => {
+            let copied = human_bytes(copied);
+            let why = "and do not fit: not mapped, although asked for";
+            (SourceKind::Direct, format!("{copied} of scales at odd addresses would have to be copied {why}"))
+        }
         IoRequest::Kind(SourceKind::Mmap) if !fits => {
             (SourceKind::Mmap, format!("asked for; the model does not fit ({sum}), so the system will drop pages"))
         }

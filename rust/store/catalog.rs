@@ -6,43 +6,23 @@
 
 use std::path::{Path, PathBuf};
 
-use colibri_kernels::format::Format;
-
-use crate::container::json::StringMap;
-use crate::container::listing::{self, Listing};
+use crate::container::json::{StringMap, reason};
+use crate::container::listing::{self, Listing, stub_of};
 use crate::container::manifest::{FileDigest, Manifest};
-use crate::container::safetensors::{Header, read_header};
-use crate::container::{Dtype, FileId, FileInfo, PAD_PREFIX, TensorInfo, format, resolve};
+use crate::container::safetensors::{Header, read_header, read_stub};
+use crate::container::{FileId, FileInfo, PAD_PREFIX, TensorInfo, format, resolve};
 use crate::error::{Fault, FaultKind, StoreError, file_name, grouped, os_error_text, shown};
-use crate::source::Span;
+
+mod group;
+mod weight;
+
+pub use group::GroupSize;
+pub use weight::{BLOCK_SCALE_SUFFIX, MERGED, SCALE_SUFFIX, WeightLocation};
+
+pub use crate::scales::ScaleType;
 
 /// The metadata key of the format stamps: a JSON object of tensor name -> format, as a string.
 pub const STAMP_KEY: &str = "colibri.fmt";
-
-/// The suffix of the scales that belong to a quantised weight.
-pub const SCALE_SUFFIX: &str = ".qs";
-
-/// Where a weight lies and how it is stored: what the engine sees, whatever the container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WeightLocation {
-    /// The storage format.
-    pub format: Format,
-    /// Rows (outputs); 1 for a vector.
-    pub rows: usize,
-    /// Columns (inputs).
-    pub cols: usize,
-    /// The codes, or the values of a float format. // [rows, cols]
-    pub codes: Span,
-    /// The f32 scales of a quantised format.
-    pub scales: Option<Span>,
-}
-
-impl WeightLocation {
-    /// Bytes of codes and scales together.
-    pub fn bytes(&self) -> u64 {
-        self.codes.bytes.saturating_add(self.scales.map_or(0, |span| span.bytes))
-    }
-}
 
 /// The validated table of a model's tensors.
 #[derive(Clone, Debug)]
@@ -51,9 +31,19 @@ pub struct Catalog {
     files: Vec<FileInfo>,
     /// Sorted by name, pad tensors left out.
     tensors: Vec<TensorInfo>,
-    /// The stamps of each file, in the order of `files`.
-    stamps: Vec<StringMap>,
+    /// What each file says of its tensors beside their entries, in the order of `files`.
+    notes: Vec<FileNotes>,
     manifest: Option<Manifest>,
+    /// Names of shards that are there and cannot be read.
+    unreadable: Vec<String>,
+}
+
+/// What a file's metadata says of its tensors.
+#[derive(Clone, Debug, Default)]
+struct FileNotes {
+    stamps: StringMap,
+    /// Holds the table of entropy-coded int4 tensors.
+    packed: bool,
 }
 
 impl Catalog {
@@ -62,31 +52,77 @@ impl Catalog {
     /// # Errors
     /// [`StoreError::NotFound`] when no model lies there, else one error with every fault of every shard.
     pub fn open(path: &Path) -> Result<Catalog, StoreError> {
+        let (catalog, errors) = Self::examine(path)?;
+        StoreError::merge(path, errors)?;
+        Ok(catalog)
+    }
+
+    /// Reads what can be read of the model at `path`: the table of the shards that are whole, and what is wrong with the
+    /// others. Only a table without errors may be loaded from; the rest is for whoever looks for all faults at once.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when no model lies there, or the faults of its index or manifest.
+    pub fn examine(path: &Path) -> Result<(Catalog, Vec<StoreError>), StoreError> {
         let Ok(facts) = std::fs::metadata(path) else {
             return Err(StoreError::NotFound {
                 path: path.to_path_buf(),
-                found: "there is no such file or folder".to_owned(),
-                fix: "check the path".to_owned(),
+                found: match listing::unfinished_beside(path) {
+                    Some(folder) => format!("{} is a conversion into it that is not finished", folder.display()),
+                    None => "there is no such file or folder".to_owned(),
+                },
+                fix: match listing::unfinished_beside(path) {
+                    Some(_) => "run the same convert command again: it goes on where it stopped".to_owned(),
+                    None => "check the path".to_owned(),
+                },
             });
         };
         if facts.is_dir() {
-            return Self::assemble(path, listing::list(path)?);
+            return Ok(Self::gather(path, listing::list(path)?, false));
         }
         // A file that the user names is opened as it is: the link rule guards names that come from the model.
-        Self::from_headers(path, vec![read_header(path, FileId(0))?], None, None)
+        let mut errors = Vec::new();
+        let catalog = Self::from_headers(path, vec![read_header(path, FileId(0))?], None, None, &mut errors);
+        Ok((catalog, errors))
     }
 
-    fn assemble(directory: &Path, listing: Listing) -> Result<Catalog, StoreError> {
+    /// Reads the headers of the weight files that `listing` names in the folder `directory`, which may be a part of a model.
+    ///
+    /// # Errors
+    /// One error with every fault of every shard.
+    pub fn assemble(directory: &Path, listing: Listing) -> Result<Catalog, StoreError> {
+        let (catalog, errors) = Self::gather(directory, listing, false);
+        StoreError::merge(directory, errors)?;
+        Ok(catalog)
+    }
+
+    /// As [`Catalog::assemble`], for whoever plans and reads no weight yet: a file that is not there counts as if it were
+    /// when its header is (see [`listing::STUB_SUFFIX`]).
+    ///
+    /// # Errors
+    /// As [`Catalog::assemble`].
+    pub fn assemble_planned(directory: &Path, listing: Listing) -> Result<Catalog, StoreError> {
+        let (catalog, errors) = Self::gather(directory, listing, true);
+        StoreError::merge(directory, errors)?;
+        Ok(catalog)
+    }
+
+    fn gather(directory: &Path, listing: Listing, stubs: bool) -> (Catalog, Vec<StoreError>) {
         let (mut headers, mut faults, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut errors, mut unreadable) = (Vec::new(), Vec::new());
         for name in &listing.names {
-            match resolve(directory, name) {
-                Ok(Some(path)) => {
-                    let id = FileId(u32::try_from(headers.len()).unwrap_or(u32::MAX));
-                    match read_header(&path, id) {
-                        Ok(header) => headers.push(header),
-                        Err(StoreError::Faulty { faults: list, .. }) => faults.extend(list),
-                        Err(other) => return Err(other),
-                    }
+            let id = FileId(u32::try_from(headers.len()).unwrap_or(u32::MAX));
+            let found = match (resolve(directory, name), stubs) {
+                (Ok(None), true) => stub_of(directory, name).map(|stub| {
+                    let path = directory.join(name);
+                    stub.map(|stub| read_stub(&stub, &path, id))
+                }),
+                (found, _) => found.map(|path| path.map(|path| read_header(&path, id))),
+            };
+            match found {
+                Ok(Some(Ok(header))) => headers.push(header),
+                Ok(Some(Err(error))) => {
+                    unreadable.push(name.clone());
+                    errors.push(error);
                 }
                 Ok(None) => missing.push(name.clone()),
                 Err(fault) => faults.push(fault),
@@ -99,8 +135,14 @@ impl Catalog {
             check_lengths(&headers, manifest, &mut faults);
             faults.extend(manifest.files.iter().filter_map(|listed| check_companion(directory, listed)));
         }
-        StoreError::from_faults(directory, faults)?;
-        Self::from_headers(directory, headers, listing.index.as_ref(), listing.manifest)
+        if !faults.is_empty() {
+            errors.insert(0, StoreError::Faulty { path: directory.to_path_buf(), faults });
+        }
+        // With a shard absent, every tensor of it would contradict the index.
+        let index = listing.index.as_ref().filter(|_| errors.is_empty());
+        let mut catalog = Self::from_headers(directory, headers, index, listing.manifest, &mut errors);
+        catalog.unreadable = unreadable;
+        (catalog, errors)
     }
 
     fn from_headers(
@@ -108,25 +150,30 @@ impl Catalog {
         headers: Vec<Header>,
         index: Option<&StringMap>,
         manifest: Option<Manifest>,
-    ) -> Result<Catalog, StoreError> {
+        errors: &mut Vec<StoreError>,
+    ) -> Catalog {
         let mut faults = Vec::new();
-        let (mut files, mut tensors, mut stamps) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut files, mut tensors, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for header in headers {
-            stamps.push(read_stamps(&header).unwrap_or_else(|fault| {
+            let stamps = read_stamps(&header).unwrap_or_else(|fault| {
                 faults.push(fault);
                 StringMap::default()
-            }));
+            });
+            notes.push(FileNotes { stamps, packed: header.metadata.get(format::RANS_KEY).is_some() });
             files.push(header.file);
             tensors.extend(header.tensors.into_iter().filter(|tensor| !tensor.name.starts_with(PAD_PREFIX)));
         }
         tensors.sort_by(|left, right| (&left.name, left.file).cmp(&(&right.name, right.file)));
-        let catalog = Catalog { directory: directory.to_path_buf(), files, tensors, stamps, manifest };
+        let unreadable = Vec::new();
+        let catalog = Catalog { directory: directory.to_path_buf(), files, tensors, notes, manifest, unreadable };
         catalog.check_repeats(&mut faults);
         if let Some(index) = index {
             catalog.check_index(index, &mut faults);
         }
-        StoreError::from_faults(directory, faults)?;
-        Ok(catalog)
+        if !faults.is_empty() {
+            errors.push(StoreError::Faulty { path: directory.to_path_buf(), faults });
+        }
+        catalog
     }
 
     /// No tensor may lie in two shards: which of them is meant would be a guess.
@@ -188,6 +235,11 @@ impl Catalog {
         &self.files
     }
 
+    /// Names of shards that are there and whose headers cannot be read; a catalog that was opened has none.
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
+    }
+
     /// The path the model was opened from.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -201,7 +253,12 @@ impl Catalog {
     /// The format stamp of a tensor.
     pub fn stamp(&self, tensor: &str) -> Option<&str> {
         let file = self.get(tensor)?.file.0 as usize;
-        self.stamps.get(file)?.get(tensor)
+        self.notes.get(file)?.stamps.get(tensor)
+    }
+
+    /// Whether the tensor's file holds entropy-coded int4 tensors.
+    fn is_packed(&self, tensor: &TensorInfo) -> bool {
+        self.notes.get(tensor.file.0 as usize).is_some_and(|notes| notes.packed)
     }
 
     /// Bytes of all files.
@@ -209,12 +266,13 @@ impl Catalog {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// Where the matrix `name` [rows, cols] lies and how it is stored.
+    /// Where the matrix `name` [rows, cols] lies and how it is stored; `group` is the container's
+    /// ([`Catalog::group_size`]). The matrices of an expert may lie in one merged tensor.
     ///
     /// # Errors
     /// A missing, misshapen or unsupported tensor; the error names tensor, file, what was expected and what was found.
-    pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<WeightLocation, StoreError> {
-        self.locate(name, &[rows, cols]).map_err(|fault| StoreError::fault(&self.directory, fault))
+    pub fn weight(&self, name: &str, rows: usize, cols: usize, group: GroupSize) -> Result<WeightLocation, StoreError> {
+        self.locate(name, &[rows, cols], group.columns()).map_err(|fault| StoreError::fault(&self.directory, fault))
     }
 
     /// Where the vector `name` of `len` values of a float type lies; a matrix of one row.
@@ -222,81 +280,22 @@ impl Catalog {
     /// # Errors
     /// As [`Catalog::weight`]; a quantised vector is unsupported.
     pub fn vector(&self, name: &str, len: usize) -> Result<WeightLocation, StoreError> {
-        self.locate(name, &[len]).map_err(|fault| StoreError::fault(&self.directory, fault))
-    }
-
-    fn locate(&self, name: &str, shape: &[usize]) -> Result<WeightLocation, Fault> {
-        let Some(tensor) = self.get(name) else { return Err(self.missing(name)) };
-        let path = &self.file_of(tensor).path;
-        let fault = |kind, expected: &str, got: &str| Fault::tensor(kind, path, name, expected, got);
-        let float = match tensor.dtype {
-            Dtype::F32 => Some(Format::F32),
-            Dtype::Bf16 => Some(Format::Bf16),
-            Dtype::F16 => Some(Format::F16),
-            _ => None,
-        };
-        let scales = self.get(&format!("{name}{SCALE_SUFFIX}"));
-        let (rows, cols) = match *shape {
-            [rows, cols] => (rows, cols),
-            _ => (1, shape.first().copied().unwrap_or(0)),
-        };
-        let codes = span_of(tensor);
-        if let Some(format) = float {
-            let same = tensor.shape.len() == shape.len()
-                && tensor.shape.iter().zip(shape).all(|(found, wanted)| usize::try_from(*found) == Ok(*wanted));
-            if !same {
-                let got = format!("{} {:?}", tensor.dtype.name(), tensor.shape);
-                return Err(fault(FaultKind::Corrupt, &format!("shape {shape:?}"), &got));
-            }
-            if let Some(stamp) = self.stamp(name)
-                && stamp != format.stamp()
-            {
-                return Err(fault(FaultKind::Corrupt, &format!("{} as its type says", format.stamp()), &shown(stamp)));
-            }
-            if scales.is_some() {
-                return Err(fault(FaultKind::Corrupt, "no scales beside a float tensor", "a tensor of scales"));
-            }
-            return Ok(WeightLocation { format, rows, cols, codes, scales: None });
-        }
-        match tensor.dtype {
-            Dtype::U8 | Dtype::I8 if shape.len() == 2 => self
-                .quantised(tensor, scales, (rows, cols))
-                .map_err(|(kind, expected, got)| fault(kind, &expected, &got)),
-            Dtype::U8 | Dtype::I8 => {
-                Err(fault(FaultKind::Corrupt, &format!("F32, BF16 or F16 {shape:?}"), tensor.dtype.name()))
-            }
-            Dtype::F8E4m3 | Dtype::F8E5m2 | Dtype::F8E8m0 | Dtype::F8E4m3Fnuz | Dtype::F8E5m2Fnuz | Dtype::F4 => {
-                let got = format!("FP8 or FP4 weights ({}), which are not supported yet", tensor.dtype.name());
-                Err(fault(FaultKind::Unsupported, "F32, BF16, F16 or U8 with scales", &got))
-            }
-            other => Err(fault(FaultKind::Unsupported, "F32, BF16, F16 or U8 with scales", other.name())),
-        }
-    }
-
-    /// The location of a quantised matrix, from its byte counts and its stamp.
-    fn quantised(
-        &self,
-        tensor: &TensorInfo,
-        scales: Option<&TensorInfo>,
-        (rows, cols): (usize, usize),
-    ) -> Result<WeightLocation, (FaultKind, String, String)> {
-        let Some(scales) = scales else {
-            let expected = format!("its scales in {}", shown(&format!("{}{SCALE_SUFFIX}", tensor.name)));
-            return Err((FaultKind::Missing, expected, "no such tensor".to_owned()));
-        };
-        if scales.dtype != Dtype::F32 {
-            return Err((FaultKind::Corrupt, "scales of type F32".to_owned(), scales.dtype.name().to_owned()));
-        }
-        let stamp = self.stamp(&tensor.name);
-        let format = format::decide(rows as u64, cols as u64, tensor.bytes, scales.bytes, stamp)
-            .map_err(|refusal| (refusal.kind, refusal.expected, refusal.got))?;
-        Ok(WeightLocation { format, rows, cols, codes: span_of(tensor), scales: Some(span_of(scales)) })
+        self.locate(name, &[len], None).map_err(|fault| StoreError::fault(&self.directory, fault))
     }
 
     /// The fault of a tensor that no shard holds, with what is known about absent shards.
     fn missing(&self, name: &str) -> Fault {
-        let names: Vec<String> = self.files.iter().map(|file| file_name(&file.path)).collect();
-        let mut why = listing::numbering_hint(&names);
+        let whole = self.files.iter().map(|file| file_name(&file.path));
+        let names: Vec<String> = whole.chain(self.unreadable.iter().cloned()).collect();
+        let mut why = match &self.manifest {
+            Some(manifest) => format!("colibri.json lists {} and no others", grouped(manifest.shards.len() as u64)),
+            None => listing::numbering_hint(&names),
+        };
+        if let Some(first) = self.unreadable.first() {
+            let more = self.unreadable.len() - 1;
+            let others = if more == 0 { String::new() } else { format!(" and {more} more") };
+            why.push_str(&format!("; {}{others} cannot be read, and may hold it", shown(first)));
+        }
         let partial = listing::partial_downloads(&self.directory);
         if partial > 0 {
             why.push_str(&format!("; found {partial} *.incomplete files of a download that stopped"));
@@ -310,17 +309,13 @@ impl Catalog {
     }
 }
 
-fn span_of(tensor: &TensorInfo) -> Span {
-    Span { file: tensor.file, offset: tensor.offset, bytes: tensor.bytes }
-}
-
 /// The stamps in a file's metadata.
 fn read_stamps(header: &Header) -> Result<StringMap, Fault> {
     let Some(text) = header.metadata.get(STAMP_KEY) else { return Ok(StringMap::default()) };
     serde_json::from_str(text).map_err(|error| {
         let path = &header.file.path;
         Fault::file(FaultKind::Corrupt, path, format!("{}: {STAMP_KEY} is malformed", file_name(path)))
-            .why(error.to_string())
+            .why(reason(&error))
     })
 }
 

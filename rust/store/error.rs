@@ -271,7 +271,8 @@ impl StoreError {
                     Some(format!("{} are needed and {} are free", human_bytes(*needed), human_bytes(*available)))
                 }
                 (Some(needed), None) => Some(format!("{} are needed", human_bytes(*needed))),
-                _ => None,
+                (None, Some(available)) => Some(format!("{} are free there", human_bytes(*available))),
+                (None, None) => None,
             },
             StoreError::RamBudgetTooSmall { parts, .. } => Some(parts.clone()),
             StoreError::InvalidValue { expected, .. } => Some(format!("expected {expected}")),
@@ -283,7 +284,8 @@ impl StoreError {
         match self {
             StoreError::NotFound { fix, .. } => Some(fix.clone()),
             StoreError::Faulty { faults, .. } => {
-                faults.iter().find_map(|fault| fault.fix.as_deref()).map(str::to_owned)
+                let named = faults.iter().find_map(|fault| fault.fix.as_deref());
+                Some(named.unwrap_or_else(|| remedy(self.code())).to_owned())
             }
             StoreError::ReadFailed { error, .. } => Some(read_remedy(error).to_owned()),
             StoreError::ShortFile { .. } => Some("fetch or convert that file again".to_owned()),
@@ -293,13 +295,7 @@ impl StoreError {
             StoreError::OutOfMemory { .. } => {
                 Some("raise the limit, close other programs, or give a smaller --ram or --ctx".to_owned())
             }
-            StoreError::NotWritable { reason, .. } if reason == FILE_LIMIT => {
-                Some("raise the limit (ulimit -f), or choose a file system that takes larger files".to_owned())
-            }
-            StoreError::NotWritable { reason, .. } if reason == NOT_EMPTY => {
-                Some("choose another destination, or empty this one".to_owned())
-            }
-            StoreError::NotWritable { .. } => Some("choose another destination".to_owned()),
+            StoreError::NotWritable { reason, .. } => Some(write_remedy(reason).to_owned()),
             StoreError::DiskFull { .. } => Some("free some space, or choose another destination".to_owned()),
             StoreError::RamBudgetTooSmall { fixes, .. } => Some(fixes.clone()),
             StoreError::InvalidValue { name, .. } => Some(format!("correct {name}, or leave it out")),
@@ -313,6 +309,37 @@ pub const NOT_EMPTY: &str = "the folder exists and is not empty";
 
 /// Why a file that may not grow cannot be written.
 pub const FILE_LIMIT: &str = "EFBIG (a file would exceed the size that this process or the file system allows)";
+
+/// Begins the reason why a source cannot be removed once it is not needed.
+pub const NOT_REMOVABLE: &str = "its files cannot be removed";
+
+/// Why a folder that another run has locked is no destination.
+pub const IN_USE: &str = "another conversion is writing it";
+
+/// What to do about a place that cannot be written, by the reason.
+fn write_remedy(reason: &str) -> &'static str {
+    if reason.starts_with(NOT_REMOVABLE) {
+        return "leave out --delete-source, or make that folder writable";
+    }
+    match reason {
+        FILE_LIMIT => "raise the limit (ulimit -f), or choose a file system that takes larger files",
+        NOT_EMPTY => "choose another destination, or empty this one",
+        IN_USE => "wait for it or stop it, or choose another destination",
+        _ if reason.starts_with("EMFILE") || reason.starts_with("ENFILE") => {
+            "raise the limit on open files (ulimit -n)"
+        }
+        _ => "choose another destination",
+    }
+}
+
+/// What to do about faults none of which says it.
+fn remedy(code: &str) -> &'static str {
+    match code {
+        "model_incomplete" => "fetch what is missing",
+        "model_unsupported" => "fetch the model in another format, or a version of this program that reads it",
+        _ => "fetch or convert those files again, and compare their digests with those of the source",
+    }
+}
 
 /// What to do about a failed read, by the system's name of the error.
 fn read_remedy(error: &str) -> &'static str {
@@ -341,6 +368,7 @@ fn faults_line(faults: &[Fault]) -> String {
     };
     match faults.len() {
         1 => first.what.clone(),
+        2 => format!("{} (and 1 more fault)", first.what),
         count => format!("{} (and {} more faults)", first.what, count - 1),
     }
 }
@@ -351,9 +379,13 @@ fn faults_why(path: &Path, faults: &[Fault]) -> Option<String> {
     let mut order: Vec<&Fault> = faults.iter().collect();
     order.sort_by_key(|fault| fault.kind);
     let mut lines = Vec::new();
+    let mut last: Option<&str> = None;
     for (index, fault) in order.iter().take(FAULTS_SHOWN).enumerate() {
+        // Many faults have one reason: it is said once.
+        let why = fault.why.as_deref().filter(|why| last != Some(*why));
+        last = fault.why.as_deref();
         // The first fault's `what` is the headline already.
-        match (index, &fault.why) {
+        match (index, why) {
             (0, Some(why)) => lines.push(why.to_string()),
             (0, None) => {}
             (_, Some(why)) => lines.push(format!("{} ({why})", fault.what)),
@@ -510,6 +542,9 @@ mod tests {
     fn the_gravest_fault_gives_the_slug_and_all_are_listed() {
         let path = Path::new("/models/m");
         let corrupt = Fault::file(FaultKind::Corrupt, path, "b is corrupt");
+        let twins = ["c", "d"].map(|what| Fault::file(FaultKind::Corrupt, path, what).why("one reason"));
+        let why = StoreError::from_faults(path, twins.to_vec()).unwrap_err().why().unwrap();
+        assert_eq!(why, "one reason; d; in /models/m");
         let missing = Fault::file(FaultKind::Missing, path, "a is missing").fix("fetch a");
         let error = StoreError::from_faults(path, vec![corrupt, missing]).unwrap_err();
         assert_eq!(error.code(), "model_incomplete");

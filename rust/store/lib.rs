@@ -15,11 +15,13 @@ pub mod error;
 pub mod expert;
 pub mod machine;
 pub mod memory;
+pub mod probe;
 pub mod resident;
+pub mod scales;
 pub mod source;
 
 pub use budget::{BudgetRequest, ContextRequest, IoRequest, ModelSizes, Plan, RamLimit, plan};
-pub use catalog::{Catalog, WeightLocation};
+pub use catalog::{Catalog, GroupSize, ScaleType, WeightLocation};
 pub use container::{Dtype, FileId, FileInfo, TensorInfo};
 pub use error::{Fault, FaultKind, StoreError};
 pub use machine::{MachineFacts, probe};

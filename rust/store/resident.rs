@@ -168,8 +168,9 @@ pub fn load_resident(
     Ok(matrices)
 }
 
-/// Reads all spans into their places, in the order of the files so that the disk sees one sweep.
-fn fill_slab(
+/// Reads all spans into their places, which ascend and do not overlap, in the order of the files so that the disk sees
+/// one sweep.
+pub(crate) fn fill_slab(
     source: &dyn Source,
     slab: &mut AlignedBuffer,
     reads: Vec<(Range<usize>, Span)>,
@@ -179,7 +180,7 @@ fn fill_slab(
     let mut jobs = Vec::with_capacity(reads.len());
     let (mut rest, mut at): (&mut [u8], usize) = (&mut slab[..], 0);
     for (range, span) in reads {
-        // Places follow each other with gaps only for alignment, as `Layout::place` hands them out.
+        // Places follow each other with gaps only for alignment, as their makers hand them out.
         let (head, after) = std::mem::take(&mut rest).split_at_mut(range.end - at);
         let into = range.start - at;
         jobs.push(ReadJob { span, into: &mut head[into..] });

@@ -8,6 +8,7 @@
 
 mod files;
 mod header;
+mod public;
 mod shards;
 mod weights;
 

@@ -1,12 +1,22 @@
 //! Tensors that are there and are not what the model needs.
 
 use colibri_kernels::Format;
-use colibri_store::{Catalog, StoreError};
+use colibri_store::{Catalog, GroupSize, StoreError};
 
 use crate::{Folder, assert_says, file_bytes, refusal};
 
-/// A model of the tensors (name, dtype, shape, bytes) with metadata entries.
-fn model(metadata: &[(&str, &str)], tensors: &[(&str, &str, &[u64], usize)]) -> Folder {
+/// Name, dtype, shape and bytes of a tensor of zeros.
+pub(crate) type Described<'a> = (&'a str, &'a str, &'a [u64], usize);
+
+/// A model of these tensors with metadata entries.
+pub(crate) fn model(metadata: &[(&str, &str)], tensors: &[Described<'_>]) -> Folder {
+    let folder = Folder::new();
+    write_shard(&folder, "model.safetensors", metadata, tensors);
+    folder
+}
+
+/// Adds a shard of these tensors with metadata entries.
+pub(crate) fn write_shard(folder: &Folder, file: &str, metadata: &[(&str, &str)], tensors: &[Described<'_>]) {
     let mut entries = Vec::new();
     let metadata: Vec<String> =
         metadata.iter().map(|(key, value)| format!("{}:{}", quoted(key), quoted(value))).collect();
@@ -17,17 +27,18 @@ fn model(metadata: &[(&str, &str)], tensors: &[(&str, &str, &[u64], usize)]) -> 
         end += bytes;
         entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
     }
-    let folder = Folder::new();
-    folder.write("model.safetensors", &file_bytes(format!("{{{}}}", entries.join(",")).as_bytes(), &vec![0; end]));
-    folder
+    folder.write(file, &file_bytes(format!("{{{}}}", entries.join(",")).as_bytes(), &vec![0; end]));
 }
 
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn weight(folder: &Folder, rows: usize, cols: usize) -> Result<Format, StoreError> {
-    Ok(folder.open().unwrap().weight("w", rows, cols)?.format)
+/// The format of the matrix `w` of a container that holds no other.
+pub(crate) fn weight(folder: &Folder, rows: usize, cols: usize) -> Result<Format, StoreError> {
+    let catalog = folder.open()?;
+    let group = catalog.group_size(std::iter::once(("w", rows, cols)))?;
+    Ok(catalog.weight("w", rows, cols, group)?.format)
 }
 
 #[test]
@@ -75,39 +86,54 @@ fn se_07_shapes_of_global_tensors_are_checked() {
         ],
     );
     let catalog: Catalog = folder.open().unwrap();
+    let float = |name: &str, rows, cols| catalog.weight(name, rows, cols, GroupSize::NONE);
     let cases = [
         (catalog.vector("norm", 64), "`norm`", "[64]", "[63]"),
         (catalog.vector("bias", 8), "`bias`", "[8]", "[9]"),
-        (catalog.weight("embed", 100, 64), "`embed`", "[100, 64]", "[99, 64]"),
-        (catalog.weight("head", 100, 64), "`head`", "[100, 64]", "[64, 100]"),
+        (float("embed", 100, 64), "`embed`", "[100, 64]", "[99, 64]"),
+        (float("head", 100, 64), "`head`", "[100, 64]", "[64, 100]"),
         (catalog.vector("square", 8), "`square`", "[8]", "[1, 8]"),
-        (catalog.weight("norm", 63, 1), "`norm`", "[63, 1]", "[63]"),
+        (float("norm", 63, 1), "`norm`", "[63, 1]", "[63]"),
     ];
     for (result, name, wanted, found) in cases {
         let (code, text) = refusal(&result.unwrap_err());
         assert_eq!(code, "model_corrupt");
         assert_says(&text, &[name, wanted, found, "model.safetensors"]);
     }
-    assert_eq!(catalog.weight("embed", 99, 64).unwrap().format, Format::Bf16);
-    assert_eq!(catalog.weight("head", 64, 100).unwrap().format, Format::F16);
+    assert_eq!(float("embed", 99, 64).unwrap().format, Format::Bf16);
+    assert_eq!(float("head", 64, 100).unwrap().format, Format::F16);
     let norm = catalog.vector("norm", 63).unwrap();
     assert_eq!((norm.format, norm.rows, norm.cols, norm.bytes()), (Format::F32, 1, 63, 252));
 }
 
 #[test]
 fn types_that_cannot_be_read_are_refused_by_name() {
-    for (dtype, bytes) in [("F8_E4M3", 256), ("F8_E5M2", 256), ("I32", 1024), ("F64", 2048), ("BOOL", 256)] {
+    for (dtype, bytes) in [("F8_E5M2", 256), ("F8_E4M3FNUZ", 256), ("I32", 1024), ("F64", 2048), ("BOOL", 256)] {
         let folder = model(&[], &[("w", dtype, &[4, 64], bytes), ("w.qs", "F32", &[4], 16)]);
         let (code, text) = refusal(&weight(&folder, 4, 64).unwrap_err());
         assert_eq!(code, "model_unsupported");
         assert_says(&text, &["`w`", dtype]);
     }
-    let folder = model(&[], &[("w", "U8", &[256], 256), ("w.qs", "F32", &[1], 4)]);
-    let (code, text) = refusal(&weight(&folder, 4, 64).unwrap_err());
-    assert_eq!(code, "model_unsupported");
-    assert_says(&text, &["fp8-e4m3-b128", "not supported yet"]);
-    let folder = model(&[], &[("w", "U8", &[8], 8)]);
-    assert_eq!(folder.open().unwrap().vector("w", 8).unwrap_err().code(), "model_corrupt");
+    for dtype in ["U8", "I8", "F8_E4M3"] {
+        let folder = model(&[], &[("w", dtype, &[8], 8)]);
+        let (code, text) = refusal(&folder.open().unwrap().vector("w", 8).unwrap_err());
+        assert_eq!(code, "model_corrupt");
+        assert_says(&text, &["`w`", "F32, BF16 or F16 [8]", dtype]);
+    }
+}
+
+#[test]
+fn a_weight_without_elements_is_refused() {
+    for (dtype, element) in [("F32", 4), ("BF16", 2), ("F8_E4M3", 1), ("U8", 1)] {
+        for (rows, cols) in [(0u64, 4u64), (4, 0), (0, 0)] {
+            let folder = model(&[], &[("w", dtype, &[rows, cols], 0), ("other", dtype, &[1], element)]);
+            let error = weight(&folder, rows as usize, cols as usize).unwrap_err();
+            assert_eq!(error.code(), "model_corrupt", "{error}");
+            assert_says(&refusal(&error).1, &["`w`", "model.safetensors", &format!("[{rows}, {cols}]")]);
+        }
+    }
+    let folder = model(&[], &[("w", "F32", &[0], 0)]);
+    assert_eq!(folder.open().unwrap().vector("w", 0).unwrap_err().code(), "model_corrupt");
 }
 
 #[test]
@@ -117,7 +143,8 @@ fn stamps_choose_between_formats_and_may_not_contradict() {
         model(&[("colibri.fmt", &stamps)], &[("w", "U8", &[128], 128), ("w.qs", "F32", &[4], 16)])
     };
     assert_eq!(weight(&stamped("int4-row"), 4, 64).unwrap(), Format::Int4Row);
-    assert_eq!(weight(&stamped("int4-grouped"), 4, 64).unwrap(), Format::Int4Grouped { group: 64 });
+    // One group in each row has the values of one scale in each row.
+    assert_eq!(weight(&stamped("int4-grouped"), 4, 64).unwrap(), Format::Int4Row);
     for (stamp, code) in [("int8-row", "model_corrupt"), ("f32", "model_corrupt"), ("int7", "model_unsupported")] {
         let (found, text) = refusal(&weight(&stamped(stamp), 4, 64).unwrap_err());
         assert_eq!(found, code);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pty
 import select
@@ -12,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -190,3 +193,30 @@ def terminal(cli: Cli) -> Iterator[Callable[..., Terminal]]:
     yield start
     for one in started:
         one.close()
+
+
+def _fake_hub() -> ModuleType:
+    """The module beside this file, which the way tests are imported does not find by its name."""
+    name = "colibri_fake_hub"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("fake_hub.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture
+def fault() -> Callable[..., Any]:
+    """Makes a fault for the fake hub."""
+    made: Callable[..., Any] = _fake_hub().Fault
+    return made
+
+
+@pytest.fixture
+def hub() -> Iterator[Any]:
+    """A hub on the loopback interface; `hub.url` is its address."""
+    server = _fake_hub().FakeHub()
+    yield server
+    server.close()

@@ -47,7 +47,7 @@ def test_facts_and_plan_of_a_model(model: colibri.Model, demo_hf: Path) -> None:
 def test_plan_and_inspect_read_headers_only(demo_hf: Path, tmp_path: Path) -> None:
     assert colibri.plan(demo_hf, ram="1GB", ctx=2048).model.layers == 6
     summary = colibri.inspect(demo_hf)
-    assert summary["container"]["kind"] == "safetensors"
+    assert summary["container"]["kind"] == "huggingface"
     assert summary["text"]["tokenizer"]
     assert sum(tensor["bytes"] for tensor in summary["tensors"]) <= sum(
         file["bytes"] for file in summary["files"]

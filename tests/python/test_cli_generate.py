@@ -166,7 +166,7 @@ def test_a_wrong_role_is_named_with_the_nearest(cli) -> None:
 
 def test_sizes_may_leave_out_the_b(cli) -> None:
     for size in ("1G", "1g", "1gb", "1000m"):
-        assert json.loads(cli("plan", "--json", "--ram", size).out)["ram_budget"] == 10**9
+        assert json.loads(cli("plan", "--json", "--ram", size).out)["ram_budget_bytes"] == 10**9
 
 
 def test_reasoning_stays_apart_from_the_answer(cli) -> None:

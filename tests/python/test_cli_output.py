@@ -183,3 +183,15 @@ def test_words() -> None:
         "13 M",
         "744 B",
     ]
+
+
+def test_a_stop_is_said_once_and_names_a_signal_that_nobody_pressed(monkeypatch) -> None:
+    from colibri.cli import failure
+
+    for code, message, said in (
+        (130, "stopped", "stopped"),
+        (143, "stopped", "stopped by SIGTERM"),
+        (130, "the transfer was stopped", "stopped: the transfer was stopped"),
+    ):
+        monkeypatch.setattr(failure.interrupts(), "exit_code", code)
+        assert failure._stopped(message) == said

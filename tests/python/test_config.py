@@ -51,6 +51,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "show_thinking": ("none", "none"),
     "confirm_over": ("90s", 90.0),
     "no_stats": ("1", True),
+    "pull": ("1", True),
+    "offline": ("1", True),
     "quiet": ("true", True),
     "verbose": ("2", 2),
     "color": ("never", "never"),

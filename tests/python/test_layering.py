@@ -16,6 +16,8 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
     "results": set(),
+    "quantities": set(),
+    "build_folder": {"errors", "json_file"},
     "files": set(),
     "json_file": {"errors", "files"},
     "sampling": {"arguments", "errors", "json_file"},
@@ -29,9 +31,47 @@ LAYERS: dict[str, set[str]] = {
     "generation": {"assembly", "engine", "errors", "results", "sampling", "setting_kinds", "tokenizer"},
     "chat": {"errors", "generation", "results", "sampling", "template"},
     "completion": {"generation", "results"},
-    "conversion": {"arguments", "engine", "errors", "model_folder"},
-    "locate": {"config", "errors", "files"},
-    "model": {"chat", "completion", "engine", "errors", "generation", "model_folder", "results", "sampling"},
+    "conversion": {
+        *("arguments", "build_folder", "download", "engine", "errors", "hub", "hub_conversion", "locate"),
+        *("model_folder", "results"),
+    },
+    "diagnosis": {
+        *("engine", "errors", "files", "json_file", "model_folder", "results", "template", "tokenizer"),
+    },
+    "hub": {"__version__", "errors", "files", "hub_files"},
+    "hub_conversion": {
+        *(
+            "build_folder",
+            "config",
+            "download",
+            "engine",
+            "errors",
+            "hub",
+            "hub_files",
+            "hub_places",
+            "results",
+        ),
+    },
+    "hub_files": set(),
+    "hub_places": {"errors", "files", "hub_files"},
+    "locate": {"build_folder", "config", "errors", "files", "hub_places"},
+    "download": {
+        *("config", "engine", "errors", "hub", "hub_files", "hub_places", "locate", "model_folder"),
+        "quantities",
+    },
+    "model": {
+        *(
+            "chat",
+            "completion",
+            "engine",
+            "errors",
+            "generation",
+            "hub",
+            "model_folder",
+            "results",
+            "sampling",
+        ),
+    },
 }
 
 

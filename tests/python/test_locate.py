@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from colibri.config import ConfigFile, Environment
 from colibri.errors import ColibriError, InvalidValue, ModelNotFound
-from colibri.locate import locate
+from colibri.locate import locate, repository_of
 
 
 def found(text: str, tmp_path: Path, **parts: object) -> tuple[str, str, str]:
@@ -52,11 +52,10 @@ def test_order_folder_alias_models_dir_cache(tmp_path: Path, monkeypatch: pytest
 )  # fmt: skip
 def test_ux_07_a_web_address_of_a_model_is_understood(address: str, tmp_path: Path) -> None:
     """UX-07."""
-    with pytest.raises(InvalidValue) as caught:
+    with pytest.raises(ModelNotFound) as caught:
         found(address, tmp_path)
-    assert caught.value.exit_status == 2
     assert "a/b" in caught.value.message
-    assert "hf download a/b" in (caught.value.fix or "")
+    assert "colibri pull a/b" in (caught.value.fix or "")
     snapshot = cache(tmp_path, "a", "b")
     assert found(address, tmp_path) == ("a/b", str(snapshot), "cache")
 
@@ -102,3 +101,65 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
         found(str(weights), tmp_path)
     assert caught.value.code == "model_not_found"
     assert str(tmp_path) in (caught.value.fix or "")
+
+
+def test_a_revision_chooses_among_the_snapshots(tmp_path: Path) -> None:
+    first = cache(tmp_path, "owner", "name", "1" * 40)
+    (first.parents[1] / "refs" / "v1").write_text("1" * 40)
+    second = cache(tmp_path, "owner", "name", "2" * 40)
+    file, environment = (
+        ConfigFile(tmp_path / "config.toml"),
+        Environment({"HF_HUB_CACHE": str(tmp_path / "hub")}),
+    )
+    for revision, wanted in ((None, second), ("v1", first), ("1" * 40, first), ("main", second)):
+        assert locate("owner/name", file, environment, revision).path == str(wanted)
+    with pytest.raises(ModelNotFound) as caught:
+        locate("owner/name", file, environment, "v9")
+    assert "colibri pull owner/name --revision v9" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a/b", ("a/b", None)), (" https://huggingface.co/a/b/tree/v1/x ", ("a/b", "v1")), ("a/b/c", None),
+        ("https://example.com/a/b", None), ("../a", None), ("", None),
+    ],
+)  # fmt: skip
+def test_what_names_a_repository(text: str, wanted: tuple[str, str | None] | None) -> None:
+    assert repository_of(text) == wanted
+
+
+@pytest.mark.parametrize("name", ["out/b2", "out/b2.partial", "b2", "./b2"])
+def test_an_unfinished_conversion_is_named_with_the_command_that_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = name.removesuffix(".partial")
+    partial = tmp_path / f"{target}.partial"
+    partial.mkdir(parents=True)
+    (partial / ".colibri-convert.json").write_text('{"shards": []}')
+    with pytest.raises(ColibriError) as caught:
+        found(name, tmp_path)
+    assert caught.value.code == "model_incomplete"
+    assert f"colibri convert SRC {Path(target)}" in (caught.value.fix or "")
+    (partial / "source").mkdir()
+    (partial / "source" / ".colibri-pull.json").write_text('{"repository": "a/b"}')
+    with pytest.raises(ColibriError) as caught:
+        found(name, tmp_path)
+    assert f"colibri convert a/b {Path(target)}" in (caught.value.fix or "")
+    (partial / ".colibri-convert.json").unlink()
+    if name != target:
+        assert found(name, tmp_path)[2] == "folder"
+    else:
+        with pytest.raises(ModelNotFound):
+            found(name, tmp_path)
+
+
+def test_where_a_repository_is_in_the_cache_its_conversion_is_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    snapshot = cache(tmp_path, "owner", "name")
+    (tmp_path / "owner" / "name.partial").mkdir(parents=True)
+    (tmp_path / "owner" / "name.partial" / ".colibri-convert.json").write_text("{}")
+    assert found("owner/name", tmp_path) == ("owner/name", str(snapshot), "cache")

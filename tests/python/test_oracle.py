@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-FIXTURES = ("glm_tiny", "glm_sparse", "glm_groups")
+FIXTURES = ("glm_tiny", "glm_sparse", "glm_groups", "glm_tiny_fp8")
 # Largest difference of a logit or a loss, in nats.
 TOLERANCE = 2e-4
 

@@ -78,7 +78,7 @@ def large_checkpoint(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_conversion_leaves_nothing_behind(
+def test_a_signal_during_conversion_leaves_nothing_half_written(
     cli, tmp_path: Path, number: int, code: int
 ) -> None:
     source = large_checkpoint(tmp_path / "large")
@@ -90,7 +90,26 @@ def test_a_signal_during_conversion_leaves_nothing_behind(
     done = cli.end(process)
     assert done.code == code
     assert "Traceback" not in done.err
-    assert list(cli.home.iterdir()) == []
+    # Finished shards are kept for the next run; nothing stands under the final name.
+    kept = list(cli.home.iterdir())
+    assert [path.name for path in kept] in ([], ["out.partial"])
+    if kept:
+        assert (kept[0] / ".colibri-convert.json").is_file()
+        assert list(kept[0].glob("*.safetensors")) != []
+        assert "colibri convert" in done.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_a_deep_check_ends_it(cli, tmp_path: Path, number: int, code: int) -> None:
+    source = large_checkpoint(tmp_path / "large")
+    process = cli.start("doctor", "-m", str(source), "--deep", "--progress", "json")
+    event = json.loads(process.stderr.readline())
+    assert event["phase"] == "verify"
+    assert event["done"] < event["total"]
+    process.send_signal(number)
+    done = cli.end(process)
+    assert (done.code, done.out) == (code, "")
+    assert "Traceback" not in done.err
 
 
 def test_ux_04_ctrl_c_stops_the_reply_and_the_chat_goes_on(cli, terminal) -> None:

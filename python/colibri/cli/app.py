@@ -34,9 +34,11 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "chat": Verb("chat", "Talk to a model."),
     "generate": Verb("generate", "One prompt in, text out; made for pipes. Alias: run."),
+    "pull": Verb("pull", "Download a model from the Hugging Face hub; resumable."),
     "convert": Verb("convert", "Turn a Hugging Face checkpoint into a colibri container."),
     "inspect": Verb("inspect", "What a model folder holds, from its headers alone."),
     "plan": Verb("plan", "Where the weights will live, from headers and this machine's memory."),
+    "doctor": Verb("doctor", "Read-only checks of the machine and a model, each with a fix."),
     "config": Verb("config", "Effective settings and where each came from."),
 }
 ALIASES: dict[str, str] = {"run": "generate"}

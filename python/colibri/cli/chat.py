@@ -14,7 +14,14 @@ from colibri.cli.console import console
 from colibri.cli.input import Leave, PipeReader, Reader, TerminalReader
 from colibri.cli.interrupt import interrupts
 from colibri.cli.models import ModelChoice, banner, choose_model, describe_model, memory_lines, open_model
-from colibri.cli.options import GENERATION_SETTINGS, MODEL_SETTINGS, WORK_OUTPUT, VerbCommand, takes
+from colibri.cli.options import (
+    DOWNLOAD_SETTINGS,
+    GENERATION_SETTINGS,
+    MODEL_SETTINGS,
+    WORK_OUTPUT,
+    VerbCommand,
+    takes,
+)
 from colibri.config import Settings
 from colibri.errors import ColibriError, ContextError, error
 
@@ -27,7 +34,14 @@ if TYPE_CHECKING:
 
 @click.command(name="chat", cls=VerbCommand)
 @takes(
-    *MODEL_SETTINGS, *GENERATION_SETTINGS, "system", "show_thinking", "confirm_over", "no_stats", *WORK_OUTPUT
+    *MODEL_SETTINGS,
+    *DOWNLOAD_SETTINGS,
+    *GENERATION_SETTINGS,
+    "system",
+    "show_thinking",
+    "confirm_over",
+    "no_stats",
+    *WORK_OUTPUT,
 )
 def command(settings: Settings) -> None:
     """Talk to a model.

@@ -16,7 +16,14 @@ from colibri.cli import failure
 from colibri.cli.console import console, not_written
 from colibri.cli.interrupt import interrupts
 from colibri.cli.models import ModelChoice, choose_model, model_folder
-from colibri.cli.options import GENERATION_SETTINGS, MODEL_SETTINGS, PLAIN_OUTPUT, VerbCommand, takes
+from colibri.cli.options import (
+    DOWNLOAD_SETTINGS,
+    GENERATION_SETTINGS,
+    MODEL_SETTINGS,
+    PLAIN_OUTPUT,
+    VerbCommand,
+    takes,
+)
 from colibri.cli.words import one_line, value_in_words
 from colibri.config import Settings
 from colibri.errors import ColibriError
@@ -47,6 +54,7 @@ def command(ctx: click.Context) -> None:
 @command.command(cls=VerbCommand)
 @takes(
     *MODEL_SETTINGS,
+    *DOWNLOAD_SETTINGS,
     *GENERATION_SETTINGS,
     "system",
     "show_thinking",

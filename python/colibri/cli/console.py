@@ -24,7 +24,7 @@ from colibri.errors import ColibriError, error
 
 JSON_VERSION = 1
 _UNESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_STYLES = {"error": "1;31", "warning": "1;33", "dim": "2", "bold": "1"}
+_STYLES = {"error": "1;31", "warning": "1;33", "good": "32", "dim": "2", "bold": "1"}
 _ASCII = str.maketrans(
     dict(zip("·…—–×≈⇒→█░", ("-", "...", "-", "-", "x", "~", "=>", "->", "#", "."), strict=True))
 )
@@ -97,11 +97,14 @@ class Console:
     @property
     def colour(self) -> bool:
         """Standard error gets colour: asked for, or a terminal that can and nobody objects."""
+        return self._coloured(self.err_is_terminal)
+
+    def _coloured(self, terminal: bool) -> bool:
         if self._colour != "auto":
             return self._colour == "always"
         if self.environment.get("NO_COLOR") is not None:
             return False
-        return self.environment.force_color or (self.err_is_terminal and not self.environment.no_color)
+        return self.environment.force_color or (terminal and not self.environment.no_color)
 
     @property
     def redraws(self) -> bool:
@@ -156,7 +159,12 @@ class Console:
         lines = [f"{self.style(f'error[{code}]:', 'error')} {one_line(what)}"]
         for label, text in (("why:  ", why), ("fix:  ", fix)):
             if text:
-                lines.append(f"  {label}" + sanitise(text).replace("\n", "\n" + " " * 8))
+                shown = [(" " * 8 if number else f"  {label}") + part
+                         for number, part in enumerate(sanitise(text).split("\n"))]  # fmt: skip
+                if self.err_is_terminal and label.startswith("why"):
+                    # A fix holds commands, which are to be copied as they are.
+                    shown = [wrapped(line, columns(sys.stderr)) for line in shown]
+                lines += shown
         self._write_error("\n".join(lines) + "\n")
 
     def draw(self, text: str) -> None:
@@ -212,6 +220,15 @@ class Console:
         shown = one_line(text)
         if wrap and self.out_is_terminal:
             shown = wrapped(shown, columns(sys.stdout))
+        self.out(shown + "\n")
+
+    def out_marked(self, mark: str, style: str, text: str) -> None:
+        """One line of a report on standard output that begins with a word in a style."""
+        shown = mark + one_line(text)
+        if self.out_is_terminal:
+            shown = wrapped(shown, columns(sys.stdout))
+        if self._coloured(self.out_is_terminal):
+            shown = f"\x1b[{_STYLES[style]}m{mark}\x1b[0m{shown[len(mark) :]}"
         self.out(shown + "\n")
 
     def out_object(self, value: dict[str, object]) -> None:

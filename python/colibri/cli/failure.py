@@ -21,7 +21,7 @@ from colibri.cli.interrupt import interrupts
 from colibri.config import nearest
 from colibri.errors import ColibriError, error
 
-SIGINT, SIGPIPE, SIGTERM, TIMEOUT = 130, 141, 143, 124
+SIGHUP, SIGINT, SIGPIPE, SIGTERM, TIMEOUT = 129, 130, 141, 143, 124
 
 
 class Stop(Exception):
@@ -59,7 +59,9 @@ def report(fault: Exception) -> int:
         return fault.exit_code
     shown = fault if isinstance(fault, ColibriError) else _translated(fault)
     if shown.code == "cancelled" and interrupts().exit_code:
-        console().line(f"stopped: {shown.message}", "dim")
+        console().line(_stopped(shown.message), "dim")
+        if shown.fix:
+            console().line(shown.args[3], "dim")
         return interrupts().exit_code
     # `args` hold the words of the command line; the attributes are for Python.
     code, message, why, fix = shown.args
@@ -69,6 +71,12 @@ def report(fault: Exception) -> int:
         with contextlib.suppress(OSError):
             console().out_object({"error": problem})
     return shown.exit_status
+
+
+def _stopped(message: str) -> str:
+    """What a signal stopped; the core's own message says no more than that."""
+    by = {SIGTERM: " by SIGTERM", SIGHUP: " by SIGHUP"}.get(interrupts().exit_code, "")
+    return f"stopped{by}" if message == "stopped" else f"stopped{by}: {message}"
 
 
 def _translated(fault: Exception) -> ColibriError:

@@ -11,6 +11,7 @@ from colibri.cli import answer, failure
 from colibri.cli.console import console
 from colibri.cli.models import choose_model, demo_line, open_model
 from colibri.cli.options import (
+    DOWNLOAD_SETTINGS,
     GENERATION_SETTINGS,
     MODEL_SETTINGS,
     PROMPT_SETTINGS,
@@ -26,6 +27,7 @@ from colibri.config import Settings
 @click.argument("prompt", nargs=-1)
 @takes(
     *MODEL_SETTINGS,
+    *DOWNLOAD_SETTINGS,
     *GENERATION_SETTINGS,
     *PROMPT_SETTINGS,
     "show_thinking",

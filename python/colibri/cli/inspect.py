@@ -7,29 +7,25 @@ from typing import Any
 
 import click
 
-from colibri.cli import failure
 from colibri.cli.console import console
 from colibri.cli.models import choose_model, describe_model, format_in_words, model_folder, named_model
 from colibri.cli.options import PLAIN_OUTPUT, VerbCommand, takes
-from colibri.cli.words import bytes_in_words, count_in_words
+from colibri.cli.words import bytes_in_words, count_in_words, parameters_in_words
 from colibri.config import Settings
 
 
 @click.command(name="inspect", cls=VerbCommand)
-@click.argument("argument", metavar="MODEL", required=False)
-@takes("model", "verbose", *PLAIN_OUTPUT, needs_all=False)
+@click.argument("argument", metavar="[MODEL]", required=False)
+@takes("model", "revision", "verbose", *PLAIN_OUTPUT, needs_all=False)
 def command(settings: Settings, argument: str | None) -> None:
     """Show what the folder of MODEL holds. With -v every tensor is listed.
 
-    MODEL is what -m takes. Only headers are read: this takes no longer for a large model.
+    MODEL is what -m takes; without one it is the configured model, or the demo. Only headers are read: this
+    takes no longer for a large model.
     """
     from colibri.model import inspect
 
-    named = named_model(settings, argument)
-    if named is None and not settings.given("model"):
-        settings.need("model")
-        raise failure.usage("MODEL is missing", "no model is configured either", "colibri inspect demo")
-    choice = choose_model(settings, named)
+    choice = choose_model(settings, named_model(settings, argument), download=False)
     summary = inspect(model_folder(choice))
     if settings.flag("json"):
         console().out_object(summary)
@@ -43,34 +39,73 @@ def command(settings: Settings, argument: str | None) -> None:
 
 def lines(summary: dict[str, Any]) -> list[str]:
     """The summary for people."""
-    model, container, text = summary["model"], summary["container"], summary["text"]
-    formats = ", ".join(f"{role} {format_in_words(names)}" for role, names in model["formats"].items())
-    kinds: dict[str, list[int]] = {}
-    for tensor in summary["tensors"]:
-        kinds.setdefault(kind_of(tensor), []).append(tensor["bytes"])
-    types = ", ".join(
-        f"{kind} {count_in_words(len(sizes))} ({bytes_in_words(sum(sizes))})"
-        for kind, sizes in sorted(kinds.items())
-    )
+    model, text = summary["model"], summary["text"]
     size = sum(file["bytes"] for file in summary["files"])
+    types = ", ".join(
+        f"{kind['dtype']} {count_in_words(kind['tensors'])} ({bytes_in_words(kind['bytes'])})"
+        for kind in summary["types"]
+    )
     there = ", ".join(name for name, found in text.items() if found) or "nothing"
-    absent = ", ".join(name for name, found in text.items() if not found)
-    return [
+    missing = ", ".join(name for name, found in text.items() if not found)
+    found = [
         f"model      {describe_model(model)}",
-        f"family     {model['family']}, hidden {model['hidden_size']}, vocabulary {model['vocab_size']}, "
-        f"context up to {model['context_max']}",
-        f"formats    {formats}",
-        f"container  {_container(container)}",
+        f"family     {model['family']}, hidden {count_in_words(model['hidden_size'])}, "
+        f"vocabulary {count_in_words(model['vocab_size'])}, "
+        f"context up to {count_in_words(model['context_max'])}",
+        f"container  {_container(summary['container'])}",
         f"files      {len(summary['files'])}, {bytes_in_words(size)}",
-        f"tensors    {count_in_words(len(summary['tensors']))}: {types}",
-        f"beside     {there}{f' (absent: {absent})' if absent else ''}",
+        f"stored     {count_in_words(len(summary['tensors']))} tensors: {types}",
+        f"beside     {there}{f' (absent: {missing})' if missing else ''}",
+    ]
+    if not summary["runs"]:
+        found.append(f"runs       no: {model['family']} can be inspected, planned and converted, not run")
+    if summary["absent"]:
+        them = "it" if len(summary["absent"]) == 1 else "them"
+        found.append(f"without    {', '.join(summary['absent'])}: the model runs without {them}")
+    if summary["unused"]:
+        names = summary["unused"]
+        more = f" and {count_in_words(len(names) - 3)} more" if len(names) > 3 else ""
+        found.append(f"not used   {', '.join(names[:3])}{more}")
+    return [*found, "", *class_lines(summary["classes"])]
+
+
+def class_lines(classes: Sequence[dict[str, Any]]) -> list[str]:
+    """The classes of tensors in columns: name, formats, tensors, weights, size."""
+    rows = [("tensors", "format", "count", "weights", "size")]
+    rows += [
+        (
+            str(kind["class"]),
+            format_in_words(kind["formats"]),
+            count_in_words(kind["tensors"]),
+            parameters_in_words(kind["parameters"]),
+            bytes_in_words(kind["bytes"]),
+        )
+        for kind in classes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
     ]
 
 
+# What a kind of container is, for people.
+KINDS = {
+    "colibri": "colibri",
+    "public": "public container: flat codes with .qs scales",
+    "huggingface": "Hugging Face checkpoint",
+}
+
+
 def _container(container: dict[str, Any]) -> str:
-    if container["kind"] != "colibri":
-        return str(container["kind"])
-    parts = [f"colibri {container['format_version']}"]
+    parts = [KINDS.get(container["kind"], str(container["kind"]))]
+    if container["format_version"] is not None:
+        parts[0] += f" {container['format_version']}"
+    if container["group_size"] is not None:
+        parts.append(f"group size {container['group_size']}")
     parts += [
         f"{name.replace('_', ' ')} {container[name]}"
         for name in ("writer", "source", "scale_rule")

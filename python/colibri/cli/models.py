@@ -16,10 +16,11 @@ from colibri import __version__, locate
 from colibri.cli import failure
 from colibri.cli.console import console
 from colibri.cli.interrupt import interrupts
+from colibri.cli.progress import UNITS as UNITS
 from colibri.cli.progress import Progress, choose_display
 from colibri.cli.words import bytes_in_words, count_in_words, one_line, parameters_in_words
 from colibri.config import Settings
-from colibri.errors import ModelNotFound
+from colibri.errors import ColibriError, ModelNotFound
 from colibri.settings import MODELS_KEY
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from colibri.results import Plan
 
 # With these options the experts of the embedded demo do not all fit, and are read as they are needed.
-STREAMING = "--io direct --ram 20MB"
-UNITS = {"load": "byte", "convert": "byte", "verify": "byte", "prefill": "token", "decode": "layer"}
+STREAMING = "--io direct --ram 24MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +55,54 @@ def named_model(settings: Settings, argument: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def choose_model(settings: Settings, named: str | None = None) -> ModelChoice:
+def choose_model(settings: Settings, named: str | None = None, *, download: bool = True) -> ModelChoice:
     """Finds the model and lets its table in the configuration file speak.
 
+    Where ``pull`` is set a model that is not here is downloaded, unless `download` is false.
+
     Raises:
-        InvalidValue: the name cannot name a model. ModelNotFound: there is no such model.
+        InvalidValue: the name cannot name a model. ModelNotFound: there is no such model. DownloadError: it
+        cannot be downloaded.
     """
     if named is None:
         settings.need("model")
     wanted = named if named is not None else settings.text("model")
+    fetches = download and settings.flag("pull")
+    name, revision = locate.DEMO if wanted is None else wanted, settings.text("revision")
     try:
-        found = locate.locate(locate.DEMO if wanted is None else wanted, settings.file, settings.environment)
+        found = locate.locate(name, settings.file, settings.environment, revision)
     except ModelNotFound:
         # It may be named in the part of the file that cannot be used.
         settings.need("model", f"{MODELS_KEY}.{wanted}")
-        raise
+        if not fetches or locate.repository_of(name) is None:
+            raise
+        found = _downloaded(settings, name)
+    if found.origin == "cache" and fetches and not is_whole(Path(found.path)):
+        found = _downloaded(settings, name)
     if found.alias is not None:
         settings.use_model_table(found.alias)
     return ModelChoice(found.name, found.path, found.origin, by_default=wanted is None)
+
+
+def _downloaded(settings: Settings, name: str) -> locate.Located:
+    """The model after it has been downloaded."""
+    from colibri.cli.pull import fetch
+
+    result = fetch(settings, name)
+    for note in result.notes:
+        console().warn(note)
+    return locate.Located(result.repository, result.folder, "cache")
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the files of a model are all there, as far as its headers say."""
+    from colibri.model import inspect
+
+    try:
+        inspect(folder)
+    except ColibriError as fault:
+        return fault.code not in ("model_incomplete", "model_not_found")
+    return True
 
 
 def model_folder(choice: ModelChoice) -> Path:
@@ -130,7 +160,7 @@ def memory_lines(plan: Plan) -> list[str]:
     cached = count_in_words(min(plan.slots, plan.experts_total))
     parts = (
         f"{bytes_in_words(plan.resident_bytes)} resident",
-        f"{bytes_in_words(plan.kv_bytes)} KV (ctx {plan.context})",
+        f"{bytes_in_words(plan.kv_bytes)} KV (ctx {count_in_words(plan.context)})",
         f"{bytes_in_words(plan.scratch_bytes)} scratch",
         f"{bytes_in_words(plan.cache_bytes)} expert cache ({cached} of {count_in_words(plan.experts_total)})",
     )

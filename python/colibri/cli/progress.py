@@ -17,6 +17,15 @@ from typing import Protocol
 from colibri.cli.console import Console, columns, display_width
 from colibri.cli.words import bytes_in_words, seconds_in_words
 
+# What the phases count.
+UNITS = {
+    "load": "byte",
+    "download": "byte",
+    "convert": "byte",
+    "verify": "byte",
+    "prefill": "token",
+    "decode": "layer",
+}
 REDRAW_SECONDS = 0.1
 PLAIN_SECONDS = 30.0
 PLAIN_SHARE = 0.1

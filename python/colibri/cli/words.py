@@ -6,6 +6,9 @@ import json
 import re
 import textwrap
 
+from colibri.quantities import bytes_in_words as bytes_in_words
+from colibri.quantities import count_in_words as count_in_words
+from colibri.quantities import plural as plural
 from colibri.setting_kinds import DURATION
 from colibri.settings import Setting
 
@@ -50,30 +53,12 @@ def duration_in_words(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
-def bytes_in_words(count: float) -> str:
-    """A size in decimal units: 512 B, 9.3 MB, 372.1 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}" if unit == "TB" else f"{count / size:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
-def count_in_words(count: int) -> str:
-    """A whole number with separators."""
-    return f"{count:,}"
-
-
 def parameters_in_words(count: int) -> str:
     """A number of weights: 13 M, 744 B."""
     for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
             return f"{count / size:.0f} {unit}" if count >= 10 * size else f"{count / size:.1f} {unit}"
     return str(count)
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: 1 message, 3 messages."""
-    return f"{count_in_words(count)} {noun}{'' if count == 1 else 's'}"
 
 
 # The label at the head of a line: a word and at least two spaces, or the indentation alone.

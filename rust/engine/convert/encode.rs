@@ -1,259 +1,260 @@
-//! Quantisation of one weight, a block of rows at a time, straight into the shard.
+//! The encoding stage: blocks of source values become codes and scales, on all workers.
 //!
-//! A block is read, its rows are decoded, encoded and decoded again by the workers, and the codes are written; the scales
-//! of the whole weight are kept, because they lie behind all codes. Pieces of work are cut by the number of columns, not
-//! by the number of workers, so that the sums behind the relative error do not depend on it.
+//! Pieces of work are cut by the number of columns, not by the number of workers, so that the sums behind the relative
+//! errors do not depend on it. The scales of a whole part are kept, because they lie behind all of its codes. Weights that
+//! are taken over pass through as they are; only their scales are brought to f32, which holds every stored scale exactly.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::Instant;
 
+use colibri_kernels::buffer::AlignedBuffer;
 use colibri_kernels::error::KernelError;
-use colibri_kernels::format::{Format, ScaleRule, decode_row, encode};
+use colibri_kernels::format::{Deviation, Format, transcode};
 use colibri_kernels::matrix::MatrixView;
-use colibri_kernels::pool::WorkerPool;
-use colibri_store::container::record::MatrixBytes;
-use colibri_store::container::writer::ShardWriter;
+use colibri_store::catalog::WeightLocation;
 use colibri_store::error::StoreError;
 use colibri_store::memory;
-use colibri_store::source::{ReadJob, Source, SourceKind, Span, open_source};
 
-use super::plan::CLASSES;
-use super::source::{Checkpoint, SourceWeight};
-use crate::config::{Control, Phase, Watch};
+use super::classes::CLASSES;
+use super::layout::{Part, Target};
+use super::pipeline::{Halt, Work};
+use super::read::{Block, decode_scales};
+use super::report::Stages;
+use super::write::{Message, Payload};
 use crate::error::EngineError;
 
-/// Weights of a block, which bounds memory: 64 MB of f32 source values.
-const BLOCK_WEIGHTS: usize = 16 << 20;
 /// Weights of a piece of work.
 const PIECE_WEIGHTS: usize = 1 << 16;
-
-/// What a weight is turned into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    /// The storage format.
-    pub format: Format,
-    /// Bytes of codes and scales of the whole weight.
-    pub bytes: MatrixBytes,
-}
-
-/// Sums behind a relative error.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    error: f64,
-    weight: f64,
-}
+/// Rows and columns of an FP8 scale block.
+const SCALE_BLOCK: usize = 128;
 
 /// Rows that one worker encodes at a time.
 struct Piece<'a> {
-    source: &'a [u8],
-    rows: usize,
+    source: MatrixView<'a>,
     codes: &'a mut [u8],
     scales: &'a mut [f32],
-    outcome: Result<Sums, KernelError>,
+    outcome: Result<Deviation, KernelError>,
 }
 
-/// Formats and shape that the pieces of a weight share.
-#[derive(Clone, Copy)]
-struct Job {
-    from: Format,
-    to: Format,
-    rule: ScaleRule,
-    cols: usize,
-}
-
-/// Encodes weights of one checkpoint; keeps the buffers and the sums.
+/// The stage and what it keeps between blocks.
 pub(super) struct Encoder<'a> {
-    checkpoint: PathBuf,
-    source: Arc<dyn Source>,
-    pool: &'a WorkerPool,
-    rule: ScaleRule,
-    watch: &'a dyn Watch,
+    work: &'a Work<'a>,
+    blocks: Receiver<Block>,
+    spare_block: Sender<AlignedBuffer>,
+    message: SyncSender<Message>,
+    spare_codes: Receiver<Vec<u8>>,
+    /// One for each worker: a decoded row.
+    scratch: Vec<Vec<f32>>,
+    /// One for each class: of the shard at hand.
+    sums: Vec<Deviation>,
     done: u64,
-    total: u64,
-    sums: Vec<Sums>,        // one for each line of CLASSES
-    block: Vec<u8>,         // source bytes of a block
-    codes: Vec<u8>,         // codes of a block
-    scratch: Vec<Vec<f32>>, // one for each worker: a piece's weights, then one decoded row
+    stages: Stages,
 }
 
 impl<'a> Encoder<'a> {
-    /// An encoder that reads through the page cache.
     pub(super) fn new(
-        checkpoint: &Checkpoint,
-        pool: &'a WorkerPool,
-        rule: ScaleRule,
-        watch: &'a dyn Watch,
-    ) -> Result<Self, EngineError> {
-        memory::trial(buffer_bytes(checkpoint, pool.threads()))?;
-        Ok(Self {
-            checkpoint: checkpoint.catalog.directory().to_path_buf(),
-            source: open_source(SourceKind::Buffered, checkpoint.catalog.files())?,
-            pool,
-            rule,
-            watch,
-            done: 0,
-            total: checkpoint.weights.iter().map(|weight| weight.location.codes.bytes).sum(),
-            sums: vec![Sums::default(); CLASSES.len()],
-            block: Vec::new(),
-            codes: Vec::new(),
-            scratch: vec![Vec::new(); pool.threads()],
-        })
+        work: &'a Work<'a>,
+        blocks: Receiver<Block>,
+        spare_block: Sender<AlignedBuffer>,
+        message: SyncSender<Message>,
+        spare_codes: Receiver<Vec<u8>>,
+    ) -> Self {
+        let scratch = vec![Vec::new(); work.pool.threads()];
+        let sums = vec![Deviation::default(); CLASSES.len()];
+        Self { work, blocks, spare_block, message, spare_codes, scratch, sums, done: 0, stages: Stages::default() }
     }
 
-    /// `sqrt(sum (stored - w)^2 / sum w^2)` of a class so far; 0 when it holds zeros only.
-    pub(super) fn relative_error(&self, class: &str) -> f64 {
-        let sums = CLASSES.iter().zip(&self.sums).find(|(entry, _)| entry.name == class);
-        sums.map_or(0.0, |(_, sums)| if sums.weight > 0.0 { (sums.error / sums.weight).sqrt() } else { 0.0 })
-    }
-
-    /// Encodes a weight, writes its codes, returns its scales.
-    pub(super) fn encode(
-        &mut self,
-        weight: &SourceWeight,
-        class: &str,
-        target: &Target,
-        writer: &mut ShardWriter,
-    ) -> Result<Vec<f32>, EngineError> {
-        let location = &weight.location;
-        let (rows, cols) = (location.rows, location.cols);
-        let job = Job { from: location.format, to: target.format, rule: self.rule, cols };
-        let scale_bytes = usize::try_from(target.bytes.scales).unwrap_or(usize::MAX);
-        let mut scales = memory::zeroed::<f32>(scale_bytes / 4)?;
-        let block_rows = (BLOCK_WEIGHTS / cols.max(1)).clamp(1, rows.max(1));
-        let mut sums = Sums::default();
-        let mut rest = scales.as_mut_slice();
-        for first in (0..rows).step_by(block_rows) {
-            self.report()?;
-            let count = block_rows.min(rows - first);
-            let (now, later) = rest.split_at_mut(rest.len().min(scale_count(job.to, count, cols)));
-            rest = later;
-            let read = self.read_block(weight, first, count)?;
-            let pieces = encode_block(self.pool, &mut self.scratch, job, &self.block, &mut self.codes, now)?;
-            for (index, outcome) in pieces.into_iter().enumerate() {
-                let part = outcome
-                    .map_err(|error| named(error, weight, first + index * piece_rows(cols), &self.checkpoint))?;
-                sums.error += part.error;
-                sums.weight += part.weight;
+    /// Encodes all shards of the work.
+    pub(super) fn run(mut self) -> Result<Stages, Halt> {
+        for shard in &self.work.shards {
+            self.sums.fill(Deviation::default());
+            self.send(Message::Start(*shard))?;
+            for part in &self.work.layout.shards[*shard].parts {
+                if self.work.repack { self.take_over(part)? } else { self.encode(part)? }
             }
-            writer.write(&weight.slot.name, &self.codes)?;
-            self.done += read;
+            let sums = self.sums.clone();
+            self.send(Message::End(*shard, sums))?;
         }
-        self.report()?;
-        if let Some(index) = CLASSES.iter().position(|entry| entry.name == class) {
-            self.sums[index].error += sums.error;
-            self.sums[index].weight += sums.weight;
+        Ok(self.stages)
+    }
+
+    fn send(&self, message: Message) -> Result<(), Halt> {
+        self.message.send(message).map_err(|_| Halt::Neighbour)
+    }
+
+    /// Counts bytes that are on their way to the writer.
+    fn count(&mut self, bytes: usize) -> Result<(), Halt> {
+        self.done += bytes as u64;
+        Ok(self.work.report(self.done)?)
+    }
+
+    fn block(&self) -> Result<Block, Halt> {
+        self.blocks.recv().map_err(|_| Halt::Neighbour)
+    }
+
+    /// Codes and scales as they are stored.
+    fn take_over(&mut self, part: &Part) -> Result<(), Halt> {
+        for weight in part.weights() {
+            let location = self.work.location(*weight)?;
+            let mut rows = 0;
+            while rows < location.rows {
+                let block = self.block()?;
+                rows += block.rows.max(1);
+                self.stages.weights += (block.rows as u64).saturating_mul(location.cols as u64);
+                self.count(block.bytes().len())?;
+                self.send(Message::Codes(*weight, Payload::Stored(block)))?;
+            }
+        }
+        for weight in part.weights() {
+            let stored = self.work.location(*weight)?.scales.map_or(0, |span| span.bytes);
+            let mut done = 0;
+            while done < stored {
+                let block = self.block()?;
+                done += block.bytes().len() as u64;
+                let scales = decode_scales(self.work, *weight, block.bytes())?;
+                block.recycle(&self.spare_block);
+                self.send_scales(*weight, &scales)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_scales(&mut self, weight: usize, scales: &[f32]) -> Result<(), Halt> {
+        let mut bytes = Vec::new();
+        memory::reserve(&mut bytes, scales.len().saturating_mul(4))?;
+        bytes.extend(scales.iter().flat_map(|value| value.to_le_bytes()));
+        self.count(bytes.len())?;
+        self.send(Message::Scales(weight, bytes))
+    }
+
+    /// Encodes the weights of a part.
+    fn encode(&mut self, part: &Part) -> Result<(), Halt> {
+        let mut scales = Vec::with_capacity(part.weights().len());
+        for weight in part.weights() {
+            scales.push(self.encode_weight(*weight)?);
+        }
+        for (weight, scales) in part.weights().iter().zip(&scales).filter(|(_, scales)| !scales.is_empty()) {
+            self.send_scales(*weight, scales)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes a weight, hands on its codes, returns its scales.
+    fn encode_weight(&mut self, weight: usize) -> Result<Vec<f32>, Halt> {
+        let location = self.work.location(weight)?;
+        let target = self.work.layout.targets[weight];
+        let mut scales = memory::zeroed::<f32>(usize::try_from(target.bytes.scales / 4).unwrap_or(usize::MAX))?;
+        let mut rest = scales.as_mut_slice();
+        let mut first = 0;
+        while first < location.rows {
+            let block = self.block()?;
+            let rows = block.rows.max(1);
+            let count = target.format.scale_count(rows, location.cols).unwrap_or(0);
+            let (now, later) = rest.split_at_mut(rest.len().min(count));
+            rest = later;
+            let mut codes = self.spare_codes.try_recv().unwrap_or_default();
+            let started = Instant::now();
+            let outcome = self.encode_block(location, &target, first, &block, &mut codes, now);
+            self.stages.encode_seconds += started.elapsed().as_secs_f64();
+            let deviation = outcome.map_err(|error| named(error, self.work, weight, first))?;
+            self.sums[target.class] += deviation;
+            self.stages.weights += (rows as u64).saturating_mul(location.cols as u64);
+            block.recycle(&self.spare_block);
+            self.count(codes.len())?;
+            self.send(Message::Codes(weight, Payload::Encoded(codes)))?;
+            first += rows;
         }
         Ok(scales)
     }
 
-    /// Reads `count` rows from row `first` on into the block; returns their bytes. Sizes the codes as well.
-    fn read_block(&mut self, weight: &SourceWeight, first: usize, count: usize) -> Result<u64, EngineError> {
-        let location = &weight.location;
-        // Both products lie within the tensor, whose size the catalog has checked.
-        let row = location.codes.bytes / location.rows.max(1) as u64;
-        let bytes = row * count as u64;
-        let span = Span { offset: location.codes.offset + row * first as u64, bytes, ..location.codes };
-        memory::resize(&mut self.block, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        self.source.read(&mut [ReadJob { span, into: &mut self.block }])?;
-        Ok(bytes)
-    }
-
-    fn report(&self) -> Result<(), EngineError> {
-        match self.watch.progress(Phase::Convert, self.done, self.total) {
-            Control::Continue => Ok(()),
-            Control::Stop => Err(EngineError::Cancelled),
+    /// Encodes the rows of a block in parallel; rows in errors count from its start.
+    fn encode_block(
+        &mut self,
+        location: &WeightLocation,
+        target: &Target,
+        first: usize,
+        block: &Block,
+        codes: &mut Vec<u8>,
+        scales: &mut [f32],
+    ) -> Result<Deviation, Failed> {
+        let (rows, cols, rule) = (block.rows, location.cols, self.work.rule);
+        let source = view(location, first, rows, block)?;
+        let code_row = target.format.code_bytes(1, cols).unwrap_or(0);
+        let scale_row = target.format.scale_count(1, cols).unwrap_or(0);
+        memory::resize(codes, rows.saturating_mul(code_row))?;
+        let piece_rows = (PIECE_WEIGHTS / cols.max(1)).max(1);
+        let mut pieces = Vec::with_capacity(rows.div_ceil(piece_rows));
+        let mut rest = scales;
+        for (index, codes) in codes.chunks_mut((piece_rows * code_row).max(1)).enumerate() {
+            let start = index * piece_rows;
+            let end = rows.min(start + piece_rows);
+            let (now, later) = rest.split_at_mut(rest.len().min((end - start) * scale_row));
+            rest = later;
+            let outcome = Ok(Deviation::default());
+            pieces.push(Piece { source: source.row_range(start..end), codes, scales: now, outcome });
         }
+        let format = target.format;
+        self.work.pool.for_each_chunk_with(&mut pieces, 1, &mut self.scratch, |_, pieces, row| {
+            for piece in pieces {
+                piece.outcome = transcode(&piece.source, format, rule, piece.codes, piece.scales, row);
+            }
+        });
+        let mut sum = Deviation::default();
+        for (index, piece) in pieces.into_iter().enumerate() {
+            sum += piece.outcome.map_err(|error| Failed::Kernel(error, index * piece_rows))?;
+        }
+        Ok(sum)
     }
 }
 
-/// Bytes that the buffers take, from above: a block and its codes, the scales of a weight twice, and each worker's
-/// piece.
-fn buffer_bytes(checkpoint: &Checkpoint, workers: usize) -> u64 {
-    let of_weight = |weight: &SourceWeight| {
-        let (rows, cols) = (weight.location.rows, weight.location.cols);
-        let block = rows.saturating_mul(cols).min(BLOCK_WEIGHTS.max(cols));
-        let piece = PIECE_WEIGHTS.max(cols).saturating_add(cols).saturating_mul(workers);
-        let scales = rows.saturating_mul(cols.div_ceil(16));
-        block.saturating_add(piece).saturating_add(scales).saturating_mul(8) as u64
+/// Why a block was not encoded.
+enum Failed {
+    /// A kernel refused it; with the first row of the piece.
+    Kernel(KernelError, usize),
+    /// Anything else.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<KernelError> for Failed {
+    fn from(error: KernelError) -> Self {
+        Self::Kernel(error, 0)
+    }
+}
+
+/// The rows of a block as a matrix; `first` is a multiple of 128 where scales are by blocks.
+fn view<'a>(
+    location: &WeightLocation,
+    first: usize,
+    rows: usize,
+    block: &'a Block,
+) -> Result<MatrixView<'a>, KernelError> {
+    let all = block.scales.as_deref().map(Vec::as_slice).unwrap_or_default();
+    let scales = if location.format == Format::Fp8Block {
+        let grid = location.cols.div_ceil(SCALE_BLOCK);
+        let start = (first / SCALE_BLOCK).saturating_mul(grid).min(all.len());
+        let end = start.saturating_add(rows.div_ceil(SCALE_BLOCK).saturating_mul(grid)).min(all.len());
+        &all[start..end]
+    } else {
+        all
     };
-    checkpoint.weights.iter().map(of_weight).max().unwrap_or(0)
-}
-
-fn piece_rows(cols: usize) -> usize {
-    (PIECE_WEIGHTS / cols.max(1)).max(1)
-}
-
-/// Scales of `rows` rows; the sizes of the whole weight were checked when it was planned.
-fn scale_count(format: Format, rows: usize, cols: usize) -> usize {
-    format.scale_count(rows, cols).unwrap_or(0)
-}
-
-/// Encodes the rows of a block in parallel; one outcome for each piece, in order. Fails as a whole when there is no
-/// memory for the codes.
-fn encode_block(
-    pool: &WorkerPool,
-    scratch: &mut [Vec<f32>],
-    job: Job,
-    block: &[u8],
-    codes: &mut Vec<u8>,
-    scales: &mut [f32],
-) -> Result<Vec<Result<Sums, KernelError>>, StoreError> {
-    let source_row = job.from.code_bytes(1, job.cols).unwrap_or(0).max(1);
-    let code_row = job.to.code_bytes(1, job.cols).unwrap_or(0).max(1);
-    let scale_row = scale_count(job.to, 1, job.cols);
-    let rows = piece_rows(job.cols);
-    codes.clear();
-    memory::resize(codes, block.len() / source_row * code_row)?;
-    let mut scales = scales;
-    let mut pieces = Vec::new();
-    for (source, codes) in block.chunks(rows * source_row).zip(codes.chunks_mut(rows * code_row)) {
-        let count = source.len() / source_row;
-        let (now, later) = scales.split_at_mut(scales.len().min(count * scale_row));
-        scales = later;
-        pieces.push(Piece { source, rows: count, codes, scales: now, outcome: Ok(Sums::default()) });
-    }
-    pool.for_each_chunk_with(&mut pieces, 1, scratch, |_, pieces, buffer| {
-        for piece in pieces {
-            piece.outcome = encode_piece(job, piece, buffer);
-        }
-    });
-    Ok(pieces.into_iter().map(|piece| piece.outcome).collect())
-}
-
-/// Decodes, encodes and compares the rows of a piece.
-fn encode_piece(job: Job, piece: &mut Piece<'_>, buffer: &mut Vec<f32>) -> Result<Sums, KernelError> {
-    let (rows, cols) = (piece.rows, job.cols);
-    let count = (rows + 1) * cols;
-    memory::resize(buffer, count).map_err(|_| KernelError::OutOfMemory { bytes: count.saturating_mul(4) })?;
-    let (weights, decoded) = buffer.split_at_mut(rows * cols);
-    let source = MatrixView::new(job.from, rows, cols, piece.source, &[])?;
-    for (row, values) in weights.chunks_exact_mut(cols.max(1)).enumerate() {
-        decode_row(&source, row, values);
-        if let Some(col) = values.iter().position(|value| !value.is_finite()) {
-            return Err(KernelError::NonFiniteWeight { row, col });
-        }
-    }
-    encode(job.to, job.rule, rows, cols, weights, piece.codes, piece.scales)?;
-    let stored = MatrixView::new(job.to, rows, cols, piece.codes, piece.scales)?;
-    let mut sums = Sums::default();
-    for (row, values) in weights.chunks_exact(cols.max(1)).enumerate() {
-        decode_row(&stored, row, decoded);
-        for (value, stored) in values.iter().zip(decoded.iter()) {
-            sums.error += (f64::from(*stored) - f64::from(*value)).powi(2);
-            sums.weight += f64::from(*value).powi(2);
-        }
-    }
-    Ok(sums)
+    MatrixView::new(location.format, rows, location.cols, block.bytes(), scales)
 }
 
 /// A weight that is not finite is reported with its place in the tensor.
-fn named(error: KernelError, weight: &SourceWeight, first_row: usize, checkpoint: &Path) -> EngineError {
-    match error {
-        KernelError::NonFiniteWeight { row, col } => EngineError::NonFinite {
-            place: format!("the checkpoint, row {}, column {col}", first_row + row),
-            tensor: weight.slot.name.clone(),
-            model: Some(checkpoint.to_path_buf()),
+fn named(failed: Failed, work: &Work<'_>, weight: usize, first_row: usize) -> EngineError {
+    match failed {
+        Failed::Kernel(KernelError::NonFiniteWeight { row, col }, start) => EngineError::NonFinite {
+            place: format!("the checkpoint, row {}, column {col}", first_row + start + row),
+            tensor: work.checkpoint.slots[weight].name.clone(),
+            model: Some(work.checkpoint.directory().to_path_buf()),
         },
-        other => other.into(),
+        Failed::Kernel(other, _) => other.into(),
+        Failed::Store(other) => other.into(),
     }
 }

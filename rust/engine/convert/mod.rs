@@ -1,41 +1,52 @@
-//! Conversion: a Hugging Face checkpoint becomes a colibri container.
+//! Conversion: a Hugging Face checkpoint of any size becomes a colibri container, or a public container becomes one of ours
+//! with the same codes and scales.
 //!
-//! Owns the options, the order of work and the report. [`source`] reads and classifies the checkpoint, [`plan`] lays out
-//! the shards, [`encode`] quantises one block of rows at a time. Must hold: memory stays bounded by a few blocks whatever
-//! the model's size; the container's bytes depend on checkpoint and options alone, not on the number of workers; the
-//! destination appears complete or not at all.
+//! Owns the options and the order of work. [`source`] lists and classifies the checkpoint, [`classes`] gives each tensor a
+//! format, [`layout`] cuts the container into shards and the work into steps, [`pipeline`] runs a step ([`read`],
+//! [`encode`], [`write`]), [`journal`] remembers what is finished, [`conversion`] leads from the first step to the name of
+//! the container, [`verify`] checks one, [`estimate`] says what it would take.
 //!
-//! Refuses, by name: a checkpoint with FP8 weights or of more than 8 GB, a checkpoint that is a colibri container
-//! already, a tensor that the model's family does not know, and a destination that holds anything.
+//! Must hold: memory is bounded whatever the size of the model, a tensor or a shard (see [`pipeline`]); the container's
+//! bytes depend on checkpoint and options alone, never on workers, timing or interruptions; the destination appears
+//! complete or not at all; a run that was stopped at any moment is taken up where the last finished shard ended.
+//!
+//! Refuses, by name: a tensor that the model's family does not know or that is missing, weights that are quantised already
+//! (unless they are taken over), a weight or scale that is not finite, a checkpoint that is a colibri container already, a
+//! destination that holds anything, and an unfinished conversion with other parameters or from another source.
 
+mod classes;
+mod companions;
+mod conversion;
 mod encode;
-mod plan;
+mod estimate;
+mod journal;
+mod layout;
+mod pipeline;
+mod read;
+mod remains;
+mod report;
 mod source;
 #[cfg(test)]
 mod tests;
+mod verify;
+mod write;
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 
 use colibri_kernels::format::{Format, ScaleRule};
-use colibri_kernels::pool::WorkerPool;
-use colibri_store::container::manifest::{
-    ClassFormat, FORMAT, FORMAT_VERSION, FileDigest, MANIFEST_NAME, Manifest, SourceModel,
-};
-use colibri_store::durable::{DurableDirectory, check_vacant, copy_file, require_space, write_file};
-use colibri_store::memory;
-use serde::Serialize;
 
 use crate::config::Watch;
 use crate::error::EngineError;
-use crate::model::path_as_text;
+use crate::names::TensorSlot;
 
-use encode::Encoder;
-use plan::ContainerPlan;
-use source::Checkpoint;
+pub(crate) use classes::target_of;
+pub use conversion::Conversion;
+pub use report::{ClassReport, ConvertReport, Estimate, HeldFiles, Space, Stages, StepInfo};
+pub use verify::{VerifyReport, verify};
 
 /// Formats that a converted class can have.
-pub const TARGET_FORMATS: &[Format] = &[Format::Q4G64, Format::Int4Row, Format::Int8Row, Format::F32];
+pub const TARGET_FORMATS: &[Format] = &[Format::Q4G64, Format::Int4Row, Format::Int3G64, Format::Int8Row, Format::F32];
 
 /// How a checkpoint is converted.
 #[derive(Clone, Debug)]
@@ -44,18 +55,24 @@ pub struct ConvertOptions {
     pub experts: Format,
     /// Format of attention, dense feed-forward parts and shared experts.
     pub dense: Format,
-    /// Format of the embedding and the head.
+    /// Format of the embedding and the head. Matrices of indexers are int8 whatever the options say.
     pub embeddings: Format,
     /// Format of the matrices of the multi-token-prediction layer, its experts included.
     pub mtp: Format,
-    /// How int4 scales are chosen.
+    /// How int4 and int3 scales are chosen.
     pub scale_rule: ScaleRule,
     /// Whether the multi-token-prediction layer is taken over.
     pub keep_mtp: bool,
-    /// Read and lay out only; write nothing.
-    pub dry_run: bool,
-    /// Threads that quantise; 0 takes all that the process may use.
+    /// Take over codes, scales and floats as they are, whatever the formats above say.
+    pub repack: bool,
+    /// Read every finished shard back from the disk and compare its digest before it counts.
+    pub verify: bool,
+    /// Remove a weight file of the source once no later step needs it and what came of it is safe.
+    pub delete_source: bool,
+    /// Threads that quantise; 0 takes the physical cores that the process may use, as running a model does.
     pub workers: usize,
+    /// What the manifest names as the source; `None` takes the name of the source's folder.
+    pub source_name: Option<String>,
 }
 
 impl Default for ConvertOptions {
@@ -67,93 +84,82 @@ impl Default for ConvertOptions {
             mtp: Format::Int8Row,
             scale_rule: ScaleRule::Search,
             keep_mtp: true,
-            dry_run: false,
+            repack: false,
+            verify: false,
+            delete_source: false,
             workers: 0,
+            source_name: None,
         }
     }
 }
 
-/// What a conversion did, or, after a dry run, would do.
-#[derive(Clone, Debug, Serialize)]
-pub struct ConvertReport {
-    /// Where the container lies.
-    #[serde(serialize_with = "path_as_text")]
-    pub destination: PathBuf,
-    /// Nothing was written.
-    pub dry_run: bool,
-    /// Bytes of the checkpoint's weight files.
-    pub source_bytes: u64,
-    /// Bytes of the container's weight files.
-    pub bytes: u64,
-    /// The classes of tensors that occur, in the order of the class table.
-    pub classes: Vec<ClassReport>,
-    /// The weight files; digests are empty after a dry run.
-    pub shards: Vec<FileDigest>,
-    /// The files that travel along.
-    pub files: Vec<FileDigest>,
-    /// Tensors of the checkpoint that the model does not need.
-    pub unused: Vec<String>,
-    /// Whether the multi-token-prediction layer was taken over.
-    pub multi_token_prediction: bool,
-    /// What the user should know, such as that the remains of a killed run were cleared away.
-    pub notes: Vec<String>,
-    /// Time taken, in seconds.
-    pub seconds: f64,
-}
-
-/// What became of one class of tensors.
-#[derive(Clone, Debug, Serialize)]
-pub struct ClassReport {
-    /// Name of the class.
-    pub class: &'static str,
-    /// Name of the storage format.
-    pub format: String,
-    /// Number of tensors.
-    pub tensors: u64,
-    /// Number of weights.
-    pub parameters: u64,
-    /// Bytes of codes and scales, without padding.
-    pub bytes: u64,
-    /// `sqrt(sum (stored - w)^2 / sum w^2)` over all weights; `None` after a dry run.
-    pub relative_error: Option<f64>,
-}
-
-/// Converts the checkpoint in the folder `source` into a container in the new folder `destination`.
+/// Converts the checkpoint in the folder `source` into a container in the new folder `destination`, or goes on where an
+/// earlier run was stopped.
 ///
 /// # Errors
-/// See the module; further: a checkpoint that is missing, damaged or incomplete, a weight that is not finite, a full
-/// disk, and [`EngineError::Cancelled`] when `watch` says stop. After an error nothing is left of the destination.
+/// See the module; further: a checkpoint that is missing, damaged or incomplete, a full disk, and
+/// [`EngineError::Cancelled`] when `watch` says stop. After an error nothing is left of the destination, unless a shard was
+/// finished; then the error says how to go on.
 pub fn convert(
     source: &Path,
     destination: &Path,
     options: &ConvertOptions,
     watch: &dyn Watch,
 ) -> Result<ConvertReport, EngineError> {
-    let started = Instant::now();
-    check_options(options)?;
-    check_vacant(destination)?;
-    memory::trial(0)?;
-    let checkpoint = Checkpoint::open(source, options.keep_mtp)?;
-    let plan = ContainerPlan::new(&checkpoint, options)?;
-    let mut report = ConvertReport {
-        destination: destination.to_path_buf(),
-        dry_run: options.dry_run,
-        source_bytes: checkpoint.bytes(),
-        bytes: 0,
-        classes: plan.classes(options),
-        shards: plan.files()?,
-        files: Vec::new(),
-        unused: checkpoint.unused.clone(),
-        multi_token_prediction: checkpoint.spec.mtp.is_some(),
-        notes: Vec::new(),
-        seconds: 0.0,
-    };
-    report.bytes = report.shards.iter().map(|shard| shard.bytes).sum();
-    if !options.dry_run {
-        report.destination = write(&checkpoint, plan, destination, options, watch, &mut report)?;
+    let mut conversion = Conversion::open(source, destination, options)?;
+    conversion.require_sources()?;
+    for index in 0..conversion.steps().len() {
+        conversion.run_step(index, watch)?;
     }
-    report.seconds = started.elapsed().as_secs_f64();
-    Ok(report)
+    conversion.finish(watch)
+}
+
+/// Bytes of the container that conversion with these options writes of weights; `places` are tensors with the names of
+/// their files, and without any all lie in one file. Weights are encoded: what a repack takes over depends on the source.
+///
+/// # Errors
+/// Sizes that no container can have.
+pub(crate) fn container_bytes(
+    slots: &[TensorSlot],
+    places: &[(&str, &str)],
+    options: &ConvertOptions,
+) -> Result<u64, EngineError> {
+    let layout = layout::Layout::of(slots, &source::SourceRecord::new(places), options)?;
+    Ok(layout.files()?.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)))
+}
+
+/// The most bytes of weight files that lie there at a time when each is fetched with its step, those of the next step
+/// while one is encoded, and each is removed when no later step needs it; `sizes` are files with their bytes.
+///
+/// # Errors
+/// Sizes that no container can have.
+pub(crate) fn held_bytes(
+    slots: &[TensorSlot],
+    places: &[(&str, &str)],
+    sizes: &HashMap<&str, u64>,
+    options: &ConvertOptions,
+) -> Result<u64, EngineError> {
+    let record = source::SourceRecord::new(places);
+    let layout = layout::Layout::of(slots, &record, options)?;
+    let size = |file: &u32| record.files.get(*file as usize).and_then(|name| sizes.get(name.as_str())).copied();
+    let mut here: BTreeSet<u32> = BTreeSet::new();
+    let mut most = 0u64;
+    for index in 0..layout.steps.len() {
+        here.extend(layout.steps.iter().skip(index).take(2).flat_map(|step| step.files.iter().copied()));
+        most = most.max(here.iter().filter_map(size).fold(0, u64::saturating_add));
+        for file in layout.releases(index) {
+            here.remove(&file);
+        }
+    }
+    Ok(most)
+}
+
+/// Threads that quantise.
+fn workers(options: &ConvertOptions) -> usize {
+    match options.workers {
+        0 => colibri_store::machine::probe().cores_allowed,
+        count => count,
+    }
 }
 
 /// Every class must have a format that conversion writes.
@@ -172,53 +178,4 @@ fn check_options(options: &ConvertOptions) -> Result<(), EngineError> {
         }
     }
     Ok(())
-}
-
-/// Writes shards, companions and, last, the manifest; fills in the report.
-fn write(
-    checkpoint: &Checkpoint,
-    plan: ContainerPlan,
-    destination: &Path,
-    options: &ConvertOptions,
-    watch: &dyn Watch,
-    report: &mut ConvertReport,
-) -> Result<PathBuf, EngineError> {
-    let building = DurableDirectory::create(destination)?;
-    report.notes.extend(building.note());
-    require_space(building.path(), report.bytes)?;
-    let workers = match options.workers {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        count => count,
-    };
-    let pool = WorkerPool::new(workers);
-    let mut encoder = Encoder::new(checkpoint, &pool, options.scale_rule, watch)?;
-    report.shards = plan.write(checkpoint, building.path(), &mut encoder)?;
-    for class in &mut report.classes {
-        class.relative_error = Some(encoder.relative_error(class.class));
-    }
-    for (name, path) in checkpoint.companions()? {
-        let (bytes, sha256) = copy_file(&path, &building.path().join(name))?;
-        report.files.push(FileDigest { file: name.to_owned(), bytes, sha256 });
-    }
-    let manifest = Manifest {
-        format: FORMAT.to_owned(),
-        format_version: FORMAT_VERSION,
-        writer: concat!("colibri ", env!("CARGO_PKG_VERSION")).to_owned(),
-        source: SourceModel {
-            name: checkpoint.name(),
-            model_type: checkpoint.spec.family.to_owned(),
-            bytes: checkpoint.bytes(),
-        },
-        quantisation: report
-            .classes
-            .iter()
-            .map(|class| ClassFormat { class: class.class.to_owned(), format: class.format.clone() })
-            .collect(),
-        scale_rule: options.scale_rule.name().to_owned(),
-        multi_token_prediction: report.multi_token_prediction,
-        shards: report.shards.clone(),
-        files: report.files.clone(),
-    };
-    write_file(&building.path().join(MANIFEST_NAME), &manifest.to_json()?)?;
-    Ok(building.commit()?)
 }

@@ -54,6 +54,19 @@ impl<'a> Fields<'a> {
         SpecError::Corrupt { key: self.path(key), expected, got: got.to_string() }
     }
 
+    /// Refuses more routed experts in all layers together than any model has: each is listed by name, so that a few
+    /// digits in a configuration could ask for more memory than there is.
+    ///
+    /// # Errors
+    /// Too many; both keys are named.
+    pub fn bounded_experts(&self, layers: usize, key: &str, experts: usize) -> Result<(), SpecError> {
+        const MOST: usize = 1 << 18;
+        if layers.saturating_mul(experts) <= MOST {
+            return Ok(());
+        }
+        Err(self.relation(key, format!("at most {MOST} in num_hidden_layers = {layers} layers together"), experts))
+    }
+
     /// A text.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ pub(super) fn spec(config: &Fields<'_>) -> Result<ModelSpec, SpecError> {
     let moe_layers = moe_layers(config, count)?;
     let dense = if moe_layers.contains(&false) { Some(config.size("intermediate_size", 1, 1 << 20)?) } else { None };
     let mtp_layers = config.size_or("num_nextn_predict_layers", 0, 0, 1)?;
-    let moe = if mtp_layers > 0 || moe_layers.contains(&true) { Some(mixture(config)?) } else { None };
+    let moe = if mtp_layers > 0 || moe_layers.contains(&true) { Some(mixture(config, count)?) } else { None };
     let ffn = |is_moe: bool| match (is_moe, dense, &moe) {
         (false, Some(width), _) => Ok(Ffn::Dense { width }),
         (true, _, Some(moe)) => Ok(Ffn::Moe(moe.clone())),
@@ -247,8 +247,9 @@ fn moe_layers(config: &Fields<'_>, count: usize) -> Result<Vec<bool>, SpecError>
     Ok((0..count).map(|layer| layer >= dense).collect())
 }
 
-fn mixture(config: &Fields<'_>) -> Result<MoeSpec, SpecError> {
+fn mixture(config: &Fields<'_>, layers: usize) -> Result<MoeSpec, SpecError> {
     let experts = config.size("n_routed_experts", 1, 4096)?;
+    config.bounded_experts(layers, "n_routed_experts", experts)?;
     let width = config.size("moe_intermediate_size", 1, 1 << 20)?;
     let shared = config.size_or("n_shared_experts", 0, 0, 64)?;
     let groups = config.size_or("n_group", 1, 1, 4096)?;

@@ -8,6 +8,8 @@
 //! their order is free; every floating-point step is fixed by [`Isa::chains`], [`quantised_row`] and
 //! [`crate::ops`].
 
+pub(crate) mod codes;
+pub(crate) mod lanes;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -15,9 +17,11 @@ pub(crate) mod x86_64;
 
 use std::marker::PhantomData;
 
+use codes::{Byte, Codes, Crumb, Nibble, Triple};
+
 use crate::act::{ActRow, Activations, BLOCK, Precision};
 use crate::dispatch::OutputWindow;
-use crate::format::{Format, Grouping, decode_part, nibble};
+use crate::format::Format;
 use crate::matrix::MatrixView;
 use crate::ops;
 
@@ -27,58 +31,13 @@ pub(crate) const GROUP_CHAINS: usize = 4;
 /// Columns whose products add up exactly in 32 bits, whatever the codes: `1024 * 128 * 16256 < 2^31`.
 const EXACT_COLS: usize = 1024;
 
+/// Weight rows that f32 arithmetic takes at a time, and the columns of them that are decoded at a time: 8 KiB. A
+/// multiple of sixteen, so that the chains of a sum go on from part to part.
+const FLOAT_ROWS: usize = 4;
+const FLOAT_COLS: usize = 512;
+
 /// Rows that the transposed product takes at a time.
 const ACCUMULATED_ROWS: usize = 4;
-
-/// Integer codes as they lie in a row.
-pub(crate) trait Codes {
-    /// Whether a byte holds two codes with an offset of 8 (else one signed code).
-    const NIBBLE: bool;
-    /// The code at a column.
-    fn code(codes: &[u8], col: usize) -> i32;
-    /// Sum of `code * v` over the columns from `first` on; exact for up to 1024 columns, of int4 for 8192.
-    fn dot(codes: &[u8], first: usize, v: &[i16]) -> i32;
-}
-
-/// int4 codes, two per byte.
-pub(crate) struct Nibble;
-/// int8 codes.
-pub(crate) struct Byte;
-
-impl Codes for Nibble {
-    const NIBBLE: bool = true;
-    #[inline(always)]
-    fn code(codes: &[u8], col: usize) -> i32 {
-        nibble::code(codes, col)
-    }
-    #[inline(always)]
-    fn dot(codes: &[u8], first: usize, v: &[i16]) -> i32 {
-        let (odd, even) = v.split_at((first % 2).min(v.len()));
-        let mut sum: i32 = odd.iter().map(|v| nibble::code(codes, first) * i32::from(*v)).sum();
-        let start = first + odd.len();
-        let (pairs, last) = even.as_chunks::<2>();
-        for (byte, v) in codes[start / 2..].iter().zip(pairs) {
-            let (low, high) = (i32::from(byte & 15), i32::from(byte >> 4));
-            sum += (low - nibble::OFFSET) * i32::from(v[0]) + (high - nibble::OFFSET) * i32::from(v[1]);
-        }
-        for v in last {
-            sum += nibble::code(codes, start + 2 * pairs.len()) * i32::from(*v);
-        }
-        sum
-    }
-}
-
-impl Codes for Byte {
-    const NIBBLE: bool = false;
-    #[inline(always)]
-    fn code(codes: &[u8], col: usize) -> i32 {
-        i32::from(codes[col].cast_signed())
-    }
-    #[inline(always)]
-    fn dot(codes: &[u8], first: usize, v: &[i16]) -> i32 {
-        codes[first..].iter().zip(v).map(|(code, v)| i32::from(code.cast_signed()) * i32::from(*v)).sum()
-    }
-}
 
 /// The f32 factors of the units (groups or blocks) of a row's sum.
 pub(crate) trait Factors {
@@ -159,6 +118,9 @@ fn four_of(values: &[f32], from: usize) -> [f32; 4] {
 
 /// What an instruction set can override; the defaults are the scalar reference.
 pub(crate) trait Isa {
+    /// Eight f32 numbers at a time.
+    type Lanes: lanes::Lanes;
+
     /// Exact sum of `code * v` over a whole row.
     #[inline(always)]
     fn row_dot<C: Codes>(codes: &[u8], x: &ActRow<'_>, cols: usize) -> i64 {
@@ -199,7 +161,9 @@ pub(crate) trait Isa {
 
 /// The scalar reference: nothing overridden.
 pub(crate) struct Scalar;
-impl Isa for Scalar {}
+impl Isa for Scalar {
+    type Lanes = lanes::Array;
+}
 
 #[inline(always)]
 pub(crate) fn join(chains: [f32; GROUP_CHAINS]) -> f32 {
@@ -232,23 +196,24 @@ impl<C: Codes> Product for RowA8<C> {
     }
 }
 
-/// Scales in groups, 15-bit activations.
-struct GroupedA16;
-impl Product for GroupedA16 {
+/// Scales in groups of `GROUP` columns (0: any number), 15-bit activations.
+struct GroupedA16<C, const GROUP: usize>(PhantomData<C>);
+impl<C: Codes, const GROUP: usize> Product for GroupedA16<C, GROUP> {
     #[inline(always)]
     fn of<I: Isa>(weights: &MatrixView<'_>, row: usize, x: &ActRow<'_>) -> f32 {
         let (cols, factors) = (weights.cols(), Plain(weights.row_scales(row)));
-        I::chains::<Nibble>(weights.row_codes(row), x, cols, weights.format().group_cols(cols), &factors) * x.scales[0]
+        let group = if GROUP == 0 { weights.format().group_cols(cols) } else { GROUP };
+        I::chains::<C>(weights.row_codes(row), x, cols, group, &factors) * x.scales[0]
     }
 }
 
 /// Groups of one block, 8-bit activations.
-struct PairedA8;
-impl Product for PairedA8 {
+struct PairedA8<C>(PhantomData<C>);
+impl<C: Codes> Product for PairedA8<C> {
     #[inline(always)]
     fn of<I: Isa>(weights: &MatrixView<'_>, row: usize, x: &ActRow<'_>) -> f32 {
         let factors = Paired { group_scales: weights.row_scales(row), block_scales: x.scales };
-        I::chains::<Nibble>(weights.row_codes(row), x, weights.cols(), BLOCK, &factors)
+        I::chains::<C>(weights.row_codes(row), x, weights.cols(), BLOCK, &factors)
     }
 }
 
@@ -266,25 +231,35 @@ impl Product for SpreadA8 {
 /// The rows from `from` on. What a product is, is decided once, outside of the loops.
 #[inline(always)]
 fn each_row<I: Isa, P: Product>(weights: &MatrixView<'_>, x: &Activations, out: &mut OutputWindow<'_>, from: usize) {
-    if x.rows() == 1 {
-        let (x, out) = (x.row(0), out.row_mut(0));
-        for (row, out) in out.iter_mut().enumerate().skip(from) {
-            *out = P::of::<I>(weights, row, &x);
-        }
-        return;
-    }
+    let Some(last) = x.rows().checked_sub(1) else { return };
+    // One place where the product is inlined. Most have a single activation row, which is looked up once.
+    let last_row = x.row(last);
     for row in from..weights.rows() {
-        for s in 0..x.rows() {
-            out.row_mut(s)[row] = P::of::<I>(weights, row, &x.row(s));
+        for s in 0..=last {
+            let x = if s == last { last_row } else { x.row(s) };
+            out.row_mut(s)[row] = P::of::<I>(weights, row, &x);
         }
     }
 }
 
+/// Decodes part of a row, as [`crate::format::decode::part_body`]: compiled once for each set, not once for each
+/// product that decodes.
+type DecodePart = unsafe fn(&MatrixView<'_>, usize, usize, &mut [f32]);
+
 /// `out[s, r] = weights[r] . x[s]` for all rows of both.
+///
+/// # Safety
+/// `decode` is the function of the set that this body is compiled for.
 #[inline(always)]
-pub(crate) fn matmul_body<I: Isa>(weights: &MatrixView<'_>, x: &Activations, out: &mut OutputWindow<'_>) {
+pub(crate) unsafe fn matmul_body<I: Isa>(
+    weights: &MatrixView<'_>,
+    x: &Activations,
+    out: &mut OutputWindow<'_>,
+    decode: DecodePart,
+) {
     if x.precision() == Precision::F32 {
-        return float_matmul(weights, x, out);
+        // SAFETY: by the caller's promise.
+        return unsafe { float_matmul(weights, x, out, decode) };
     }
     let from = I::tiles(weights, x, out);
     let a8 = x.precision() == Precision::A8;
@@ -293,42 +268,103 @@ pub(crate) fn matmul_body<I: Isa>(weights: &MatrixView<'_>, x: &Activations, out
         (Format::Int8Row, true) => each_row::<I, RowA8<Byte>>(weights, x, out, from),
         (Format::Int4Row, false) => each_row::<I, RowA16<Nibble>>(weights, x, out, from),
         (Format::Int4Row, true) => each_row::<I, RowA8<Nibble>>(weights, x, out, from),
-        (_, false) => each_row::<I, GroupedA16>(weights, x, out, from),
-        (format, true) if format.group_cols(weights.cols()) == BLOCK => each_row::<I, PairedA8>(weights, x, out, from),
+        (Format::Int2Row, false) => each_row::<I, RowA16<Crumb>>(weights, x, out, from),
+        (Format::Int2Row, true) => each_row::<I, RowA8<Crumb>>(weights, x, out, from),
+        (Format::Int3G64, false) => each_row::<I, GroupedA16<Triple, BLOCK>>(weights, x, out, from),
+        (Format::Int3G64, true) => each_row::<I, PairedA8<Triple>>(weights, x, out, from),
+        (_, false) => each_row::<I, GroupedA16<Nibble, 0>>(weights, x, out, from),
+        (Format::Int4Grouped { group: 64 }, true) => each_row::<I, PairedA8<Nibble>>(weights, x, out, from),
         (_, true) => each_row::<I, SpreadA8>(weights, x, out, from),
     }
 }
 
-/// f32 arithmetic: each weight row is decoded once and meets every activation row.
+/// f32 arithmetic: parts of a few weight rows are decoded once and meet every activation row, while they are in the
+/// first-level cache; several rows at a time, so that sums do not wait for one another.
+///
+/// # Safety
+/// As [`matmul_body`].
 #[inline(always)]
-fn float_matmul(weights: &MatrixView<'_>, x: &Activations, out: &mut OutputWindow<'_>) {
-    let mut decoded = vec![0.0f32; weights.cols()];
-    for row in 0..weights.rows() {
-        let in_place = match weights.format() {
-            Format::F32 if cfg!(target_endian = "little") => bytemuck::try_cast_slice(weights.row_codes(row)).ok(),
-            _ => None,
-        };
-        let values: &[f32] = if let Some(values) = in_place {
-            values
-        } else {
-            decode_part(weights, row, 0, &mut decoded);
-            &decoded
-        };
-        for s in 0..x.rows() {
-            out.row_mut(s)[row] = ops::dot_body(values, x.values(s));
+unsafe fn float_matmul(weights: &MatrixView<'_>, x: &Activations, out: &mut OutputWindow<'_>, decode: DecodePart) {
+    let whole = weights.rows() / FLOAT_ROWS * FLOAT_ROWS;
+    let mut chains = vec![[[0.0f32; ops::CHAINS]; FLOAT_ROWS]; x.rows()];
+    for row in (0..whole).step_by(FLOAT_ROWS) {
+        // SAFETY: by the caller's promise.
+        unsafe { float_rows::<FLOAT_ROWS>(weights, row, x, &mut chains, out, decode) };
+    }
+    let mut chains = vec![[[0.0f32; ops::CHAINS]; 1]; x.rows()];
+    for row in whole..weights.rows() {
+        // SAFETY: as above.
+        unsafe { float_rows::<1>(weights, row, x, &mut chains, out, decode) };
+    }
+}
+
+/// A row that is stored as f32, where memory allows it to be read as such.
+#[inline(always)]
+fn stored_values<'a>(weights: &MatrixView<'a>, row: usize) -> Option<&'a [f32]> {
+    match weights.format() {
+        Format::F32 if cfg!(target_endian = "little") => bytemuck::try_cast_slice(weights.row_codes(row)).ok(),
+        _ => None,
+    }
+}
+
+/// The weight rows from `row` on; `chains` holds the sums of each activation row.
+///
+/// # Safety
+/// As [`matmul_body`].
+#[inline(always)]
+unsafe fn float_rows<const N: usize>(
+    weights: &MatrixView<'_>,
+    row: usize,
+    x: &Activations,
+    chains: &mut [[[f32; ops::CHAINS]; N]],
+    out: &mut OutputWindow<'_>,
+    decode: DecodePart,
+) {
+    chains.fill([[0.0; ops::CHAINS]; N]);
+    let mut decoded = [[0.0f32; FLOAT_COLS]; N];
+    for first in (0..weights.cols()).step_by(FLOAT_COLS) {
+        let count = FLOAT_COLS.min(weights.cols() - first);
+        let mut parts: [&[f32]; N] = [&[]; N];
+        for (n, (part, decoded)) in parts.iter_mut().zip(&mut decoded).enumerate() {
+            *part = if let Some(values) = stored_values(weights, row + n) {
+                &values[first..first + count]
+            } else {
+                // SAFETY: by the caller's promise.
+                unsafe { decode(weights, row + n, first, &mut decoded[..count]) };
+                &decoded[..count]
+            };
+        }
+        for (s, chains) in chains.iter_mut().enumerate() {
+            ops::add_dots(&parts, &x.values(s)[first..first + count], chains);
+        }
+    }
+    for (s, chains) in chains.iter().enumerate() {
+        for (out, chains) in out.row_mut(s)[row..row + N].iter_mut().zip(chains) {
+            *out = ops::join_chains(*chains);
         }
     }
 }
 
 /// `acc[c] = fma(coefficients[d] * scale[d, c / G], code[d, c], acc[c])`, d ascending.
+///
+/// # Safety
+/// As [`matmul_body`].
 #[inline(always)]
-pub(crate) fn accumulate_rows_body<I: Isa>(weights: &MatrixView<'_>, coefficients: &[f32], acc: &mut [f32]) {
-    let (format, cols) = (weights.format(), weights.cols());
-    if format.grouping() == Grouping::None {
-        let mut decoded = vec![0.0f32; cols];
+pub(crate) unsafe fn accumulate_rows_body<I: Isa>(
+    weights: &MatrixView<'_>,
+    coefficients: &[f32],
+    acc: &mut [f32],
+    decode: DecodePart,
+) {
+    if !weights.format().quantised() {
+        let mut decoded = [0.0f32; FLOAT_COLS];
         for (row, coefficient) in coefficients.iter().enumerate() {
-            decode_part(weights, row, 0, &mut decoded);
-            ops::axpy_body(*coefficient, &decoded, acc);
+            for (at, acc) in acc.chunks_mut(FLOAT_COLS).enumerate() {
+                let decoded = &mut decoded[..acc.len()];
+                // SAFETY: by the caller's promise.
+                unsafe { decode(weights, row, at * FLOAT_COLS, decoded) };
+                ops::axpy_body(*coefficient, decoded, acc);
+            }
         }
         return;
     }
@@ -356,10 +392,11 @@ fn accumulate_block<I: Isa, const N: usize>(
     let scales: [&[f32]; N] = std::array::from_fn(|n| weights.row_scales(row + n));
     for (at, acc) in acc.chunks_mut(group).enumerate() {
         let factors = std::array::from_fn(|n| coefficients[n] * scales[n][at]);
-        if format == Format::Int8Row {
-            I::accumulate::<Byte, N>(&codes, at * group, &factors, acc);
-        } else {
-            I::accumulate::<Nibble, N>(&codes, at * group, &factors, acc);
+        match format {
+            Format::Int8Row => I::accumulate::<Byte, N>(&codes, at * group, &factors, acc),
+            Format::Int2Row => I::accumulate::<Crumb, N>(&codes, at * group, &factors, acc),
+            Format::Int3G64 => I::accumulate::<Triple, N>(&codes, at * group, &factors, acc),
+            _ => I::accumulate::<Nibble, N>(&codes, at * group, &factors, acc),
         }
     }
 }
@@ -372,19 +409,28 @@ macro_rules! kernel_table {
     ($(#[$feature:meta])* $table:ident, $name:literal, $isa:ty, $supported:expr) => {
         /// The functions of this kernel set.
         pub(crate) static $table: $crate::dispatch::KernelTable = {
+            use std::ops::Range;
+
             use $crate::act::{self, Activations, QuantiseRow};
             use $crate::dispatch::OutputWindow;
-            use $crate::format::{ScaleRule, quantiser};
+            use $crate::format::{decode, encode};
             use $crate::matrix::MatrixView;
             use $crate::{arch, ops};
 
             $(#[$feature])*
+            #[inline(never)]
+            fn decode_part(weights: &MatrixView<'_>, row: usize, first: usize, out: &mut [f32]) {
+                decode::part_body(weights, row, first, out);
+            }
+            $(#[$feature])*
             fn matmul(weights: &MatrixView<'_>, x: &Activations, out: &mut OutputWindow<'_>) {
-                arch::matmul_body::<$isa>(weights, x, out);
+                // SAFETY: the decoder is that of this set.
+                unsafe { arch::matmul_body::<$isa>(weights, x, out, decode_part) };
             }
             $(#[$feature])*
             fn accumulate_rows(weights: &MatrixView<'_>, coefficients: &[f32], acc: &mut [f32]) {
-                arch::accumulate_rows_body::<$isa>(weights, coefficients, acc);
+                // SAFETY: as above.
+                unsafe { arch::accumulate_rows_body::<$isa>(weights, coefficients, acc, decode_part) };
             }
             $(#[$feature])*
             fn quantise_a16(row: QuantiseRow<'_>) {
@@ -399,12 +445,14 @@ macro_rules! kernel_table {
                 act::all_finite_body(x)
             }
             $(#[$feature])*
-            fn quantise_int4(rule: ScaleRule, weights: &[f32], codes: &mut [i8]) -> f32 {
-                quantiser::int4_body(rule, weights, codes)
+            fn encode_rows(job: encode::EncodeRows<'_>) -> Option<encode::Deviation> {
+                encode::rows_body::<$isa>(job)
             }
             $(#[$feature])*
-            fn quantise_int8(rule: ScaleRule, weights: &[f32], codes: &mut [i8]) -> f32 {
-                quantiser::int8_body(rule, weights, codes)
+            fn decode_rows(weights: &MatrixView<'_>, rows: Range<usize>, out: &mut [f32]) {
+                for (row, out) in rows.zip(out.chunks_exact_mut(weights.cols())) {
+                    decode_part(weights, row, 0, out);
+                }
             }
             $(#[$feature])*
             fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -451,8 +499,8 @@ macro_rules! kernel_table {
                 quantise_a16,
                 quantise_a8,
                 all_finite,
-                quantise_int4,
-                quantise_int8,
+                encode_rows,
+                decode_rows,
                 dot,
                 axpy,
                 rmsnorm,

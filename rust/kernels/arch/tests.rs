@@ -8,71 +8,13 @@ use crate::act::{Activations, Numerics, Precision};
 use crate::dispatch::KernelSet;
 use crate::format::{FORMATS, Format, decode_row};
 use crate::matrix::MatrixView;
-use crate::test_data::Random;
+use crate::test_data::{Fill, Matrix, Random};
 
 /// The table's formats and further group sizes: below, above and beside a block of 64 columns.
 fn formats() -> Vec<Format> {
     let groups = [2, 7, 16, 32, 48, 96, 128, 192, 256, 4096];
     let grouped = groups.map(|group| Format::Int4Grouped { group });
     FORMATS.iter().map(|spec| spec.example).chain(grouped).collect()
-}
-
-/// How the contents of a matrix are made.
-#[derive(Clone, Copy, Debug)]
-enum Fill {
-    Random,
-    /// Every code the smallest: -8 or -128.
-    Low,
-    /// Every code the largest: 7 or 127.
-    High,
-}
-
-struct Matrix {
-    format: Format,
-    rows: usize,
-    cols: usize,
-    codes: Vec<u8>,
-    scales: Vec<f32>,
-}
-
-impl Matrix {
-    fn new(random: &mut Random, format: Format, rows: usize, cols: usize, fill: Fill) -> Self {
-        let int8 = format == Format::Int8Row;
-        let mut codes: Vec<u8> = (0..format.code_bytes(rows, cols).unwrap())
-            .map(|_| match fill {
-                Fill::Random => random.below(256) as u8,
-                Fill::Low => {
-                    if int8 {
-                        0x80
-                    } else {
-                        0x00
-                    }
-                }
-                Fill::High => {
-                    if int8 {
-                        0x7f
-                    } else {
-                        0xff
-                    }
-                }
-            })
-            .collect();
-        if !format.quantised() {
-            // Random bit patterns would hold NaN: store numbers.
-            let values = random.values(rows * cols);
-            codes = match format {
-                Format::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-                Format::Bf16 => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
-                _ => values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
-            };
-        }
-        let scales = random.values(format.scale_count(rows, cols).unwrap());
-        Self { format, rows, cols, codes, scales }
-    }
-
-    fn view(&self) -> MatrixView<'_> {
-        MatrixView::new(self.format, self.rows, self.cols, &self.codes, &self.scales).unwrap()
-    }
 }
 
 fn precisions(format: Format) -> Vec<Precision> {
@@ -149,7 +91,8 @@ fn nu_07_every_set_equals_the_reference_on_extremes() {
 fn the_widest_rows_do_not_overflow() {
     let mut random = Random::new(13);
     let cols = crate::matrix::MAX_COLS;
-    for format in [Format::Int8Row, Format::Int4Row, Format::Q4G64, Format::Int4Grouped { group: 4096 }] {
+    let grouped = Format::Int4Grouped { group: 4096 };
+    for format in [Format::Int8Row, Format::Int4Row, Format::Q4G64, grouped, Format::Int3G64, Format::Int2Row] {
         for fill in [Fill::Low, Fill::High] {
             for s in [1, 4] {
                 let matrix = Matrix::new(&mut random, format, 16, cols, fill);
@@ -237,6 +180,41 @@ fn the_reference_follows_the_contract() {
                     _ => sum,
                 };
                 assert_eq!(expected.to_bits(), got.to_bits(), "{format:?} {precision:?} row {row}");
+            }
+        }
+    }
+}
+
+/// f32 arithmetic is decoded rows in the order of the dot product, whatever the parts and rows taken at a time.
+#[test]
+fn f32_products_follow_the_contract() {
+    let mut random = Random::new(21);
+    let scalar = KernelSet::by_name("scalar").unwrap();
+    let s = 3;
+    for format in formats() {
+        for (rows, cols) in [(1, 16), (6, 511), (5, 512), (7, 1100)] {
+            let matrix = Matrix::new(&mut random, format, rows, cols, Fill::Random);
+            let view = matrix.view();
+            let x = inputs(&mut random, s, cols, false);
+            let mut activations = Activations::default();
+            activations.quantise(&scalar, Precision::F32, s, cols, &x).unwrap();
+            let mut got = vec![0f32; s * rows];
+            scalar.matmul(&view, &activations, &mut got);
+            let coefficients = random.values(rows);
+            let mut sums = random.values(cols);
+            let mut accumulated = sums.clone();
+            scalar.accumulate_rows(&view, &coefficients, &mut accumulated);
+            let mut weights = vec![0f32; cols];
+            for row in 0..rows {
+                decode_row(&view, row, &mut weights);
+                for (at, x) in x.chunks(cols).enumerate() {
+                    let expected = scalar.dot(&weights, x);
+                    assert_eq!(expected.to_bits(), got[at * rows + row].to_bits(), "{format:?} {rows} x {cols}");
+                }
+                scalar.axpy(coefficients[row], &weights, &mut sums);
+            }
+            if !format.quantised() {
+                assert_same_bits(&sums, &accumulated, &|| format!("{format:?} {rows} x {cols}"));
             }
         }
     }

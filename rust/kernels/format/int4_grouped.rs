@@ -7,11 +7,5 @@ use super::{Format, FormatSpec, nibble};
 /// Start of the command-line name; the group size follows.
 pub(super) const NAME_STEM: &str = "q4g";
 
-pub(super) static SPEC: FormatSpec = FormatSpec {
-    example: Format::Q4G64,
-    name: "q4g64",
-    stamp: "int4-grouped",
-    row_bytes: nibble::row_bytes,
-    encode: nibble::encode,
-    decode: nibble::decode,
-};
+pub(super) static SPEC: FormatSpec =
+    FormatSpec { example: Format::Q4G64, name: "q4g64", stamp: "int4-grouped", row_bytes: nibble::row_bytes };

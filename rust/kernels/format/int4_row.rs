@@ -2,11 +2,5 @@
 
 use super::{Format, FormatSpec, nibble};
 
-pub(super) static SPEC: FormatSpec = FormatSpec {
-    example: Format::Int4Row,
-    name: "q4row",
-    stamp: "int4-row",
-    row_bytes: nibble::row_bytes,
-    encode: nibble::encode,
-    decode: nibble::decode,
-};
+pub(super) static SPEC: FormatSpec =
+    FormatSpec { example: Format::Int4Row, name: "q4row", stamp: "int4-row", row_bytes: nibble::row_bytes };

@@ -1,27 +1,38 @@
 //! The storage formats of weight matrices.
 //!
-//! Owns: [`Format`], the [`FORMATS`] table with one file per format, encoding and exact decoding.
+//! Owns: [`Format`], the [`FORMATS`] table with one file per format, encoding ([`encode()`]) and exact decoding
+//! ([`decode_rows`]).
 //! Must hold: `weight = code * scale`, rounded once to f32; float formats store the weight itself; layouts
 //! are byte for byte those of the public containers (row-major, low nibble = even column, int4 codes
 //! stored with an offset of 8), so nothing is repacked after a read.
 //! Refuses: shapes whose sizes overflow, lengths that contradict the shape, non-finite weights.
 //!
-//! A new format is a variant, one file, one line in [`FORMATS`] and one arm in `Format::spec`.
+//! A new format is a variant, one file, one line in [`FORMATS`] and one arm in each of
+//! `Format::spec`, `decode::part_body` and `encode::rows_body`.
 
 mod bf16;
+mod crumb;
+pub(crate) mod decode;
+pub(crate) mod encode;
 mod f16;
 mod f32;
+mod fp8_block;
+pub(crate) mod int2_row;
+pub(crate) mod int3_g64;
 mod int4_grouped;
 mod int4_row;
 mod int8_row;
 pub(crate) mod nibble;
+pub(crate) mod packing;
 pub(crate) mod quantiser;
 #[cfg(test)]
 mod tests;
 
-use crate::dispatch::KernelSet;
-use crate::error::KernelError;
-use crate::matrix::{MatrixView, check_shape};
+pub(crate) use decode::Row;
+pub use decode::{decode_row, decode_rows};
+pub use encode::{Deviation, encode, encode_measured, transcode};
+
+use crate::matrix::check_shape;
 
 /// How the elements of a matrix are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +52,12 @@ pub enum Format {
         /// Columns that share a scale; the last group of a row may be shorter.
         group: u32,
     },
+    /// float8 e4m3fn values, one f32 scale per block of 128 x 128.
+    Fp8Block,
+    /// int3 codes, one f32 scale per 64 columns of a row.
+    Int3G64,
+    /// int2 codes, one f32 scale per row.
+    Int2Row,
 }
 
 /// Which columns of a row share a scale.
@@ -52,6 +69,13 @@ pub enum Grouping {
     Row,
     /// One scale per this many columns.
     Columns(usize),
+    /// One scale per block of this many rows and columns.
+    Blocks {
+        /// Rows that share a scale; the last block may be lower.
+        rows: usize,
+        /// Columns that share a scale; the last block may be narrower.
+        cols: usize,
+    },
 }
 
 /// How the scales of an int4 matrix are chosen.
@@ -81,24 +105,6 @@ impl ScaleRule {
     }
 }
 
-/// One row of a matrix as the formats see it.
-#[derive(Clone, Copy)]
-pub(crate) struct Row<'a> {
-    pub(crate) codes: &'a [u8],
-    pub(crate) scales: &'a [f32],
-    pub(crate) group: usize,
-}
-
-/// One row to be encoded.
-pub(crate) struct EncodeRow<'a> {
-    pub(crate) kernels: KernelSet,
-    pub(crate) rule: ScaleRule,
-    pub(crate) group: usize,
-    pub(crate) weights: &'a [f32],
-    pub(crate) codes: &'a mut [u8],
-    pub(crate) scales: &'a mut [f32],
-}
-
 /// What the table knows of a format.
 pub struct FormatSpec {
     /// A value of the variant, used by everything that walks the table.
@@ -109,15 +115,20 @@ pub struct FormatSpec {
     pub stamp: &'static str,
     /// Bytes of one row of `cols` elements.
     row_bytes: fn(cols: usize) -> Option<usize>,
-    /// Encodes one row of finite weights.
-    encode: fn(row: EncodeRow<'_>),
-    /// Decodes `out.len()` elements from column `first` on.
-    decode: fn(row: Row<'_>, first: usize, out: &mut [f32]),
 }
 
 /// Every format, in the order of falling size.
-pub static FORMATS: &[&FormatSpec] =
-    &[&f32::SPEC, &bf16::SPEC, &f16::SPEC, &int8_row::SPEC, &int4_row::SPEC, &int4_grouped::SPEC];
+pub static FORMATS: &[&FormatSpec] = &[
+    &f32::SPEC,
+    &bf16::SPEC,
+    &f16::SPEC,
+    &int8_row::SPEC,
+    &fp8_block::SPEC,
+    &int4_row::SPEC,
+    &int4_grouped::SPEC,
+    &int3_g64::SPEC,
+    &int2_row::SPEC,
+];
 
 impl Format {
     /// int4 in groups of 64, the default for experts and dense matrices.
@@ -131,10 +142,14 @@ impl Format {
             Self::Int8Row => &int8_row::SPEC,
             Self::Int4Row => &int4_row::SPEC,
             Self::Int4Grouped { .. } => &int4_grouped::SPEC,
+            Self::Fp8Block => &fp8_block::SPEC,
+            Self::Int3G64 => &int3_g64::SPEC,
+            Self::Int2Row => &int2_row::SPEC,
         }
     }
 
-    /// The command-line name: `f32`, `bf16`, `f16`, `q8`, `q4row`, `q4g64` (`q4gN` for groups of N).
+    /// The command-line name: `f32`, `bf16`, `f16`, `q8`, `fp8`, `q4row`, `q4g64` (`q4gN` for groups of N),
+    /// `q3g64`, `q2row`.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -164,6 +179,12 @@ impl Format {
     /// Whether the weights are integer codes with scales.
     #[must_use]
     pub fn quantised(self) -> bool {
+        matches!(self.grouping(), Grouping::Row | Grouping::Columns(_))
+    }
+
+    /// Whether the format has scales: integer codes and fp8.
+    #[must_use]
+    pub fn has_scales(self) -> bool {
         self.grouping() != Grouping::None
     }
 
@@ -172,8 +193,10 @@ impl Format {
     pub fn grouping(self) -> Grouping {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => Grouping::None,
-            Self::Int8Row | Self::Int4Row => Grouping::Row,
+            Self::Int8Row | Self::Int4Row | Self::Int2Row => Grouping::Row,
             Self::Int4Grouped { group } => Grouping::Columns(group as usize),
+            Self::Int3G64 => Grouping::Columns(int3_g64::GROUP),
+            Self::Fp8Block => Grouping::Blocks { rows: fp8_block::SIDE, cols: fp8_block::SIDE },
         }
     }
 
@@ -182,6 +205,7 @@ impl Format {
         match self.grouping() {
             Grouping::None | Grouping::Row => cols.max(1),
             Grouping::Columns(group) => group.max(1),
+            Grouping::Blocks { cols, .. } => cols.max(1),
         }
     }
 
@@ -198,70 +222,9 @@ impl Format {
             Grouping::None => Some(0),
             Grouping::Row => Some(rows),
             Grouping::Columns(group) => rows.checked_mul(cols.div_ceil(group.max(1))),
+            Grouping::Blocks { rows: height, cols: width } => {
+                rows.div_ceil(height.max(1)).checked_mul(cols.div_ceil(width.max(1)))
+            }
         }
     }
-}
-
-/// Encodes `weights` `[rows, cols]`, row-major, into `codes` and `scales` of the lengths that
-/// [`Format::code_bytes`] and [`Format::scale_count`] give.
-///
-/// int4 scales follow `rule`; int8 scales are always `max |w| / 127`; rounding is half-even. Under
-/// [`ScaleRule::AbsMax`] codes and scales equal those of the public containers bit for bit.
-///
-/// # Errors
-/// [`KernelError::Size`] or [`KernelError::Shape`] as [`MatrixView::new`],
-/// [`KernelError::NonFiniteWeight`] for NaN or infinity in a quantised format.
-pub fn encode(
-    format: Format,
-    rule: ScaleRule,
-    rows: usize,
-    cols: usize,
-    weights: &[f32],
-    codes: &mut [u8],
-    scales: &mut [f32],
-) -> Result<(), KernelError> {
-    MatrixView::new(format, rows, cols, codes, scales)?;
-    if rows.checked_mul(cols) != Some(weights.len()) {
-        let (expected, got) = (rows.saturating_mul(cols), weights.len());
-        let part = "weights";
-        return Err(KernelError::Size { format: format.name(), rows, cols, part, expected, got });
-    }
-    let kernels = KernelSet::best();
-    if format.quantised()
-        && !kernels.all_finite(weights)
-        && let Some(at) = weights.iter().position(|weight| !weight.is_finite())
-    {
-        return Err(KernelError::NonFiniteWeight { row: at / cols, col: at % cols });
-    }
-    if rows == 0 {
-        return Ok(());
-    }
-    let (row_bytes, row_scales) = (codes.len() / rows, scales.len() / rows);
-    for (row, weights) in weights.chunks_exact(cols).enumerate() {
-        (format.spec().encode)(EncodeRow {
-            kernels,
-            rule,
-            group: format.group_cols(cols),
-            weights,
-            codes: &mut codes[row * row_bytes..(row + 1) * row_bytes],
-            scales: &mut scales[row * row_scales..(row + 1) * row_scales],
-        });
-    }
-    Ok(())
-}
-
-/// Decodes one row: `code * scale` rounded once for quantised formats, the exact value for float formats.
-///
-/// # Panics
-/// If `row` is not a row of `view` or `out` is longer than a row.
-pub fn decode_row(view: &MatrixView<'_>, row: usize, out: &mut [f32]) {
-    decode_part(view, row, 0, out);
-}
-
-/// Decodes `out.len()` elements of a row from column `first` on.
-pub(crate) fn decode_part(view: &MatrixView<'_>, row: usize, first: usize, out: &mut [f32]) {
-    let format = view.format();
-    let group = format.group_cols(view.cols());
-    let row = Row { codes: view.row_codes(row), scales: view.row_scales(row), group };
-    (format.spec().decode)(row, first, out);
 }

@@ -1,7 +1,8 @@
 //! Every format of the table: names, sizes, round trips, and the rules of the scales.
 
-use super::quantiser::squared_error;
 use super::*;
+use crate::error::KernelError;
+use crate::matrix::MatrixView;
 use crate::test_data::Random;
 
 fn encoded(format: Format, rule: ScaleRule, rows: usize, cols: usize, weights: &[f32]) -> (Vec<u8>, Vec<f32>) {
@@ -49,7 +50,7 @@ fn sizes_follow_the_layout_and_overflow_is_none() {
 #[test]
 fn every_format_decodes_what_it_stored() {
     let mut random = Random::new(1);
-    for spec in FORMATS {
+    for spec in FORMATS.iter().filter(|spec| spec.example != Format::Fp8Block) {
         for rule in [ScaleRule::Search, ScaleRule::AbsMax] {
             let (rows, cols) = (4, 133);
             let weights = random.values(rows * cols);
@@ -62,6 +63,9 @@ fn every_format_decodes_what_it_stored() {
                 Format::Int8Row => 0.51 / 127.0,
                 // The search may cut the extreme weight off.
                 Format::Int4Row | Format::Int4Grouped { .. } => 2.0 / 7.0,
+                Format::Int3G64 => 2.0 / 3.0,
+                Format::Int2Row => 0.51,
+                Format::Fp8Block => unreachable!("not written"),
             };
             for (weight, value) in weights.iter().zip(&back) {
                 assert!((weight - value).abs() <= bound, "{} {weight} {value}", spec.name);
@@ -78,13 +82,17 @@ fn parts_of_a_row_decode_like_the_whole() {
     let mut random = Random::new(2);
     let weights = random.values(2 * 150);
     for format in FORMATS.iter().map(|s| s.example).chain([Format::Int4Grouped { group: 48 }]) {
-        let (codes, scales) = encoded(format, ScaleRule::AbsMax, 2, 150, &weights);
+        let (codes, scales) = match format {
+            // No NaN, which is not equal to itself.
+            Format::Fp8Block => ((0..120).chain(0..120).chain(130..190).collect(), vec![0.5f32, 0.25]),
+            _ => encoded(format, ScaleRule::AbsMax, 2, 150, &weights),
+        };
         let view = MatrixView::new(format, 2, 150, &codes, &scales).unwrap();
         let mut whole = vec![0f32; 150];
         decode_row(&view, 1, &mut whole);
         for (first, count) in [(0, 1), (1, 70), (63, 2), (95, 55), (149, 1)] {
             let mut part = vec![0f32; count];
-            decode_part(&view, 1, first, &mut part);
+            decode::part_body(&view, 1, first, &mut part);
             assert_eq!(part, whole[first..first + count], "{format:?} {first}");
         }
     }
@@ -128,55 +136,6 @@ fn search_finds_every_int4_grid() {
         let (codes, scales) = encoded(Format::Q4G64, ScaleRule::Search, 1, 64, &weights);
         let back = decoded(Format::Q4G64, 1, 64, &codes, &scales);
         assert_eq!(back, weights, "scale {scale} most {most}");
-    }
-}
-
-#[test]
-fn search_is_never_worse_than_absmax_and_usually_better() {
-    let mut random = Random::new(4);
-    let (mut searched, mut absmax) = (0.0f64, 0.0f64);
-    for round in 0..300 {
-        let cols = [64, 64, 64, 17, 1, 200][round % 6];
-        let weights: Vec<f32> = match round % 4 {
-            0 => random.values(cols),
-            1 => (0..cols).map(|_| random.gaussian() * 1e-20).collect(),
-            _ => (0..cols).map(|_| random.gaussian()).collect(),
-        };
-        let mut codes = vec![0i8; cols];
-        for set in KernelSet::available() {
-            let search = set.quantise_int4(ScaleRule::Search, &weights, &mut codes);
-            let public = set.quantise_int4(ScaleRule::AbsMax, &weights, &mut codes);
-            let errors = (squared_error(&weights, search), squared_error(&weights, public));
-            assert!(errors.0 <= errors.1, "{cols} columns: {errors:?}");
-            if round % 4 > 1 && cols == 64 {
-                searched += errors.0;
-                absmax += errors.1;
-            }
-        }
-    }
-    assert!(searched < 0.9 * absmax, "{searched} against {absmax}");
-}
-
-#[test]
-fn every_kernel_set_chooses_the_same_codes() {
-    let mut random = Random::new(5);
-    let scalar = KernelSet::by_name("scalar").unwrap();
-    for cols in [1, 15, 16, 64, 100, 515] {
-        let weights: Vec<f32> = (0..cols).map(|_| random.gaussian()).collect();
-        for rule in [ScaleRule::Search, ScaleRule::AbsMax] {
-            let mut expected = vec![0i8; cols];
-            let scales = (
-                scalar.quantise_int4(rule, &weights, &mut expected).to_bits(),
-                scalar.quantise_int8(rule, &weights, &mut vec![0; cols]).to_bits(),
-            );
-            for set in KernelSet::available() {
-                let mut codes = vec![0i8; cols];
-                let int8 = set.quantise_int8(rule, &weights, &mut codes).to_bits();
-                let int4 = set.quantise_int4(rule, &weights, &mut codes).to_bits();
-                assert_eq!((int4, int8), scales, "{set:?} {cols}");
-                assert_eq!(codes, expected, "{set:?} {cols}");
-            }
-        }
     }
 }
 

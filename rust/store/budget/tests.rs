@@ -26,11 +26,40 @@ fn glm() -> ModelSizes {
         scratch_bytes: 700_000_000,
         expert_bytes_total: 413 * GB,
         slot_bytes: 21_233_664,
+        slot_bytes_codes: 21_233_664,
+        far_scale_bytes: 0,
+        unaligned_scale_bytes: 0,
+        reads_per_miss: 1,
+        reads_per_miss_codes: 1,
         experts_total: 19_456,
         active_experts_min: 8,
         context_max: 202_752,
         container_bytes: 425 * GB,
     }
+}
+
+/// A published container of GLM-5.2: codes of an expert together, its scales elsewhere. `per_expert` bytes of scales; the
+/// codes begin anywhere in a block, and so do the scales.
+fn published(per_expert: u64) -> ModelSizes {
+    let codes = 3 * 6_291_456 + 4096;
+    let scales = per_expert.next_multiple_of(4096) + 4096;
+    ModelSizes {
+        slot_bytes: codes + scales,
+        slot_bytes_codes: codes,
+        far_scale_bytes: 19_456 * per_expert,
+        reads_per_miss: 2,
+        ..glm()
+    }
+}
+
+/// One scale per row of gate [2048, 6144], up and down [6144, 2048].
+fn per_row() -> ModelSizes {
+    published((2048 + 2048 + 6144) * 4)
+}
+
+/// One scale per 64 columns.
+fn groups_of_64() -> ModelSizes {
+    published(3 * 196_608 * 4)
 }
 
 /// A model that fits everywhere.
@@ -41,6 +70,11 @@ fn tiny() -> ModelSizes {
         scratch_bytes: 1_000_000,
         expert_bytes_total: 5_000_000,
         slot_bytes: 28_672,
+        slot_bytes_codes: 28_672,
+        far_scale_bytes: 0,
+        unaligned_scale_bytes: 0,
+        reads_per_miss: 1,
+        reads_per_miss_codes: 1,
         experts_total: 160,
         active_experts_min: 4,
         context_max: 2048,
@@ -114,7 +148,7 @@ fn ms_03_the_plan_holds_its_own_promise() {
     for available in [16, 17, 20, 24, 64, 128, 1000].map(|size| size * GB) {
         for context in [ContextRequest::Auto, ContextRequest::Tokens(1), ContextRequest::Tokens(5000)] {
             for io in [IoRequest::Auto, IoRequest::Kind(SourceKind::Direct), IoRequest::Kind(SourceKind::Mmap)] {
-                for sizes in [glm(), tiny()] {
+                for sizes in [glm(), tiny(), per_row(), groups_of_64(), odd_scales()] {
                     let context = match context {
                         ContextRequest::Tokens(tokens) => ContextRequest::Tokens(tokens.min(sizes.context_max)),
                         auto => auto,
@@ -134,6 +168,101 @@ fn ms_03_the_plan_holds_its_own_promise() {
     let direct = asked(RamLimit::Auto, ContextRequest::Auto, IoRequest::Kind(SourceKind::Direct));
     let plan = plan(&machine(64 * GB, 64 * GB), &tiny(), &direct).unwrap();
     assert_eq!((plan.slots, plan.cache_bytes), (160, 160 * 28_672));
+}
+
+/// A model that fits, with scales that a mapping cannot lend.
+fn odd_scales() -> ModelSizes {
+    let scales = 400_000;
+    ModelSizes { far_scale_bytes: scales, unaligned_scale_bytes: scales, slot_bytes_codes: 24_576, ..tiny() }
+}
+
+fn scales_of(sizes: &ModelSizes, room: u64) -> ScalePlacement {
+    let placed = scales::place(sizes, room, SourceKind::Direct);
+    assert_eq!(placed, scales::place(sizes, room, SourceKind::Buffered));
+    placed
+}
+
+#[test]
+fn row_scales_of_the_published_container_stay_in_memory_where_they_are_a_small_part_of_it() {
+    let sizes = per_row();
+    assert_eq!(sizes.far_scale_bytes, 796_917_760);
+    // A quarter of 3.18 GB is less than they take.
+    for (room, mode) in [
+        (GB, ScaleMode::WithEachMiss),
+        (3_180_000_000, ScaleMode::WithEachMiss),
+        (3_190_000_000, ScaleMode::Resident),
+        (5 * GB, ScaleMode::Resident),
+        (10 * GB, ScaleMode::Resident),
+        (46 * GB, ScaleMode::Resident),
+        (300 * GB, ScaleMode::Resident),
+    ] {
+        let placed = scales_of(&sizes, room);
+        assert_eq!(placed.mode, mode, "{room}: {}", placed.reason);
+    }
+    let placed = scales_of(&sizes, 10 * GB);
+    assert_eq!((placed.resident_bytes, placed.reads_per_miss, placed.slot_bytes), (796_917_760, 1, 18_878_464));
+    assert!(placed.reason.contains("796.9 MB") && placed.reason.contains("1 read instead of 2 reads"), "{placed:?}");
+    let placed = scales_of(&sizes, GB);
+    assert_eq!((placed.resident_bytes, placed.reads_per_miss, placed.slot_bytes), (0, 2, 18_923_520));
+}
+
+#[test]
+fn group_scales_of_the_published_container_come_with_each_miss_on_every_pc() {
+    let sizes = groups_of_64();
+    assert_eq!(sizes.far_scale_bytes, 45_902_462_976);
+    for total in [16, 24, 32, 48, 64] {
+        let request = asked(RamLimit::Bytes(total * GB), ContextRequest::Tokens(4096), IoRequest::Auto);
+        let plan = plan(&machine(total * GB, total * GB), &sizes, &request).unwrap();
+        assert_eq!(plan.scales.mode, ScaleMode::WithEachMiss);
+        assert!(plan.scales.reason.contains("45.9 GB"), "{}", plan.scales.reason);
+        assert_eq!((plan.scales.resident_bytes, plan.scales.slot_bytes), (0, sizes.slot_bytes));
+    }
+    // They would fit here, and the experts that they push out are worth more than the reads they save.
+    let placed = scales_of(&sizes, 200 * GB);
+    assert!(placed.mode == ScaleMode::WithEachMiss && placed.reason.contains("cost more"), "{}", placed.reason);
+    // Where all experts fit beside them, they are read in one sweep.
+    assert_eq!(scales_of(&sizes, 450 * GB).mode, ScaleMode::Resident);
+}
+
+#[test]
+fn held_scales_are_a_term_of_the_peak_and_shrink_the_slots() {
+    let sizes = per_row();
+    let request = asked(RamLimit::Bytes(20 * GB), ContextRequest::Tokens(8192), IoRequest::Auto);
+    let plan = plan(&machine(24 * GB, 32 * GB), &sizes, &request).unwrap();
+    let rest = 20 * GB - 12 * GB - 8192 * 200_000 - 700_000_000 - sizes.far_scale_bytes;
+    assert_eq!((plan.scales.mode, plan.slots), (ScaleMode::Resident, rest / sizes.slot_bytes_codes));
+    assert_eq!(plan.cache_bytes, plan.slots * sizes.slot_bytes_codes);
+    assert!(plan.terms().contains(&("expert scales", sizes.far_scale_bytes)));
+    assert_eq!(plan.terms().iter().map(|(_, bytes)| bytes).sum::<u64>(), plan.projected_peak);
+    // The fewest slots come first.
+    let few = ModelSizes { active_experts_min: plan.slots + 1, ..sizes };
+    let plan = super::plan(&machine(24 * GB, 32 * GB), &few, &request).unwrap();
+    assert_eq!(plan.scales.mode, ScaleMode::WithEachMiss);
+}
+
+#[test]
+fn mapped_scales_are_used_where_they_lie_or_copied_once() {
+    let facts = machine(24 * GB, 32 * GB);
+    let plan_of = |sizes: &ModelSizes, request| plan(&facts, sizes, &request).unwrap();
+    let even = ModelSizes { unaligned_scale_bytes: 0, ..odd_scales() };
+    let mapped = plan_of(&even, BudgetRequest::default());
+    assert_eq!((mapped.io, mapped.scales.mode), (SourceKind::Mmap, ScaleMode::Mapped));
+    assert_eq!((mapped.scales.resident_bytes, mapped.scales.reads_per_miss), (0, 0));
+    let copied = plan_of(&odd_scales(), BudgetRequest::default());
+    assert_eq!((copied.io, copied.scales.mode), (SourceKind::Mmap, ScaleMode::Resident));
+    assert_eq!(copied.projected_peak, mapped.projected_peak + odd_scales().unaligned_scale_bytes);
+    // Copies that would not fit are not made, although a mapping was asked for.
+    let large = ModelSizes { unaligned_scale_bytes: groups_of_64().far_scale_bytes, ..groups_of_64() };
+    let refused = plan_of(&large, asked(RamLimit::Auto, ContextRequest::Auto, IoRequest::Kind(SourceKind::Mmap)));
+    assert_eq!((refused.io, refused.scales.mode), (SourceKind::Direct, ScaleMode::WithEachMiss));
+    assert!(refused.io_reason.contains("45.9 GB") && refused.io_reason.contains("asked for"), "{}", refused.io_reason);
+}
+
+#[test]
+fn scales_beside_their_codes_need_no_choice() {
+    let placed = scales_of(&glm(), 10 * GB);
+    assert_eq!((placed.mode, placed.resident_bytes, placed.reads_per_miss), (ScaleMode::Record, 0, 1));
+    assert_eq!(placed.slot_bytes, glm().slot_bytes);
 }
 
 #[test]
@@ -236,6 +365,11 @@ fn hostile_sizes_do_not_overflow() {
         scratch_bytes: u64::MAX,
         expert_bytes_total: u64::MAX,
         slot_bytes: u64::MAX,
+        slot_bytes_codes: u64::MAX,
+        far_scale_bytes: u64::MAX,
+        unaligned_scale_bytes: u64::MAX,
+        reads_per_miss: u64::MAX,
+        reads_per_miss_codes: u64::MAX,
         experts_total: u64::MAX,
         active_experts_min: u64::MAX,
         context_max: u32::MAX,

@@ -1,19 +1,48 @@
 //! Which quantised format the byte counts of a weight mean.
 //!
 //! The public containers store a quantised matrix as flat bytes with its scales in a tensor of the same name plus `.qs`;
-//! neither says rows, columns or format. For known rows and columns the two byte counts decide, and a stamp (the
-//! `colibri.fmt` entry) chooses where they leave a choice; a stamp that contradicts them is refused. There is no
-//! "otherwise": a count that fits no format is an error.
+//! neither says rows, columns or format. For known rows and columns the two byte counts decide, in the order of
+//! [`candidates`], and a stamp (the `colibri.fmt` entry) chooses where they leave a choice; a stamp that contradicts them
+//! is refused. Nothing says the group size of an int4 matrix either: it is one for the whole container and is found from
+//! all of its matrices together ([`crate::catalog::GroupSize`]). There is no "otherwise": a count that fits no format is an
+//! error, and formats that are known and not read are refused by their names.
 
 use colibri_kernels::format::Format;
 
 use crate::error::{FaultKind, grouped, shown};
 
-/// The group sizes that are recognised, the common one first: where several fit, it is meant.
-const GROUPS: [u32; 8] = [64, 16, 32, 48, 96, 128, 192, 256];
+/// The group sizes that occur in public containers.
+pub const GROUPS: [u32; 8] = [16, 32, 48, 64, 96, 128, 192, 256];
+
+/// The stamp of int4 codes packed by an entropy coder, whose sizes follow from the data. Nothing computes with it.
+pub const RANS_STAMP: &str = "int4-rans256-g0";
+
+/// The metadata key of that format's table; a file that has it holds such tensors.
+pub const RANS_KEY: &str = "colibri.int4-rans256-g0.table";
+
+/// What fp8 codes with one-byte scales are called in messages; they have no stamp.
+const FP8_E8M0: &str = "fp8-e4m3-b128 with one-byte (UE8M0) scales";
 
 /// Stamps of weights that are not quantised.
 const FLOAT_STAMPS: [&str; 3] = ["f32", "bf16", "f16"];
+
+/// Bytes of a scale in a public container: f32.
+const SCALE_BYTES: u64 = 4;
+
+/// The byte counts of a matrix, and its stamp if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts<'a> {
+    /// Rows (outputs).
+    pub rows: u64,
+    /// Columns (inputs).
+    pub cols: u64,
+    /// Bytes of the codes.
+    pub codes: u64,
+    /// Bytes of the scales.
+    pub scales: u64,
+    /// The stamp.
+    pub stamp: Option<&'a str>,
+}
 
 /// What one format needs for a matrix of known size.
 struct Candidate {
@@ -35,143 +64,148 @@ pub struct Refusal {
     pub got: String,
 }
 
-/// The format of a matrix [rows, cols] with `codes` bytes of codes and `scales` bytes of scales.
-///
-/// # Errors
-/// Counts that fit no format, a stamp that contradicts them, or a format that cannot be read.
-pub fn decide(rows: u64, cols: u64, codes: u64, scales: u64, stamp: Option<&str>) -> Result<Format, Refusal> {
-    let got = match stamp {
-        Some(stamp) => format!("{} + {} bytes stamped {}", grouped(codes), grouped(scales), shown(stamp)),
-        None => format!("{} + {} bytes", grouped(codes), grouped(scales)),
-    };
-    let known = candidates(rows, cols);
-    if let Some(stamp) = stamp
-        && !FLOAT_STAMPS.contains(&stamp)
-        && !known.iter().any(|candidate| candidate.stamp == stamp)
-    {
-        let expected = format!("a known format for [{rows}, {cols}]");
-        return Err(Refusal { kind: FaultKind::Unsupported, expected, got });
+impl Counts<'_> {
+    /// The format of the matrix in a container whose int4 groups have `group` columns.
+    ///
+    /// # Errors
+    /// Counts that fit no format, a stamp that contradicts them, or a format that cannot be read.
+    pub fn decide(&self, group: Option<u32>) -> Result<Format, Refusal> {
+        let (rows, cols) = (self.rows, self.cols);
+        let got = self.shown();
+        if self.stamp == Some(RANS_STAMP) {
+            return Err(unreadable(RANS_STAMP));
+        }
+        if group.is_none()
+            && self.is_int4_grouped()
+            && self.scales > rows.saturating_mul(SCALE_BYTES)
+            && GROUPS.iter().any(|group| self.fits_group(*group))
+        {
+            let expected = "a group size that fits every int4 matrix of the container".to_owned();
+            return Err(Refusal { kind: FaultKind::Corrupt, expected, got });
+        }
+        let known = candidates(self, group);
+        if let Some(stamp) = self.stamp
+            && !FLOAT_STAMPS.contains(&stamp)
+            && !known.iter().any(|candidate| candidate.stamp == stamp)
+        {
+            let expected = format!("a known format for [{rows}, {cols}]");
+            return Err(Refusal { kind: FaultKind::Unsupported, expected, got });
+        }
+        let wanted = |candidate: &&Candidate| self.stamp.is_none_or(|stamp| stamp == candidate.stamp);
+        let fits = |candidate: &&Candidate| candidate.codes == self.codes && candidate.scales == self.scales;
+        match known.iter().filter(wanted).find(fits) {
+            Some(Candidate { format: Some(format), .. }) => Ok(*format),
+            Some(candidate) => Err(unreadable(candidate.stamp)),
+            None => {
+                let readable: Vec<String> = known
+                    .iter()
+                    .filter(wanted)
+                    .filter(|candidate| candidate.format.is_some())
+                    .map(|candidate| {
+                        format!("{} + {} ({})", grouped(candidate.codes), grouped(candidate.scales), candidate.name())
+                    })
+                    .collect();
+                let list = if readable.is_empty() { "another size".to_owned() } else { readable.join(" or ") };
+                let expected = format!("bytes of codes + scales for [{rows}, {cols}]: {list}");
+                Err(Refusal { kind: FaultKind::Corrupt, expected, got })
+            }
+        }
     }
-    let wanted = |candidate: &&Candidate| stamp.is_none_or(|stamp| stamp == candidate.stamp);
-    match known.iter().filter(wanted).find(|candidate| candidate.codes == codes && candidate.scales == scales) {
-        Some(Candidate { format: Some(format), .. }) => Ok(*format),
-        Some(candidate) => Err(Refusal {
-            kind: FaultKind::Unsupported,
-            expected: "int8-row, int4-row or int4-grouped".to_owned(),
-            got: format!("{}, which is not supported yet", candidate.stamp),
-        }),
-        None => {
-            let readable: Vec<String> = known
+
+    /// The counts for a message.
+    fn shown(&self) -> String {
+        let counts = format!("{} + {} bytes", grouped(self.codes), grouped(self.scales));
+        match self.stamp {
+            Some(stamp) => format!("{counts} stamped {}", shown(stamp)),
+            None => counts,
+        }
+    }
+
+    /// Whether the number of scales says int4 in groups, of whatever size: more than one scale for a row, or a stamp that
+    /// says so.
+    pub fn is_int4_grouped(&self) -> bool {
+        let stamp = Format::Q4G64.stamp();
+        let per_row = self.rows.checked_mul(SCALE_BYTES);
+        let per_group = per_row.is_some_and(|bytes| match self.stamp {
+            Some(found) => found == stamp && self.scales >= bytes,
+            None => self.scales > bytes,
+        });
+        let codes = self.rows.checked_mul(self.cols.div_ceil(2));
+        per_group
+            && codes == Some(self.codes)
+            // What comes earlier in the order is something else.
+            && !candidates(self, None)
                 .iter()
-                .filter(wanted)
-                .filter(|candidate| match candidate.format {
-                    // One group size stands for all in a message.
-                    Some(Format::Int4Grouped { group }) => group == GROUPS[0],
-                    other => other.is_some(),
-                })
-                .map(|candidate| {
-                    format!("{} + {} ({})", grouped(candidate.codes), grouped(candidate.scales), candidate.stamp)
-                })
-                .collect();
-            let list = if readable.is_empty() { "another size".to_owned() } else { readable.join(" or ") };
-            let expected = format!("bytes of codes + scales for [{rows}, {cols}]: {list}");
-            Err(Refusal { kind: FaultKind::Corrupt, expected, got })
+                .take_while(|candidate| candidate.stamp != stamp)
+                .any(|earlier| self.stamp.is_none() && earlier.codes == self.codes && earlier.scales == self.scales)
+    }
+
+    /// Whether the number of scales is that of groups of `group` columns.
+    pub fn fits_group(&self, group: u32) -> bool {
+        let groups = self.cols.div_ceil(u64::from(group.max(1)));
+        let scales = self.rows.checked_mul(groups).and_then(|count| count.checked_mul(SCALE_BYTES));
+        scales == Some(self.scales)
+    }
+
+    /// The refusal of one-byte block scales, when the counts are theirs: `scales` counts blocks.
+    pub fn e8m0_refusal(&self) -> Option<Refusal> {
+        let blocks = self.rows.div_ceil(128).checked_mul(self.cols.div_ceil(128));
+        let is = self.rows.checked_mul(self.cols) == Some(self.codes) && blocks == Some(self.scales);
+        is.then(|| unreadable(FP8_E8M0))
+    }
+}
+
+impl Candidate {
+    /// The stamp, with what it leaves open.
+    fn name(&self) -> String {
+        match self.format {
+            Some(Format::Int4Grouped { group }) => format!("{} by {group}", self.stamp),
+            _ => self.stamp.to_owned(),
         }
     }
 }
 
-/// Every format's needs for a matrix [rows, cols], in the order in which unstamped counts are read. A format whose needs
-/// overflow 64 bits is left out.
-fn candidates(rows: u64, cols: u64) -> Vec<Candidate> {
-    let mut known = Vec::with_capacity(6 + GROUPS.len());
-    let mut add = |stamp, codes: Option<u64>, scale_count: Option<u64>, format| {
-        let scales = scale_count.and_then(|count| count.checked_mul(4));
+/// The refusal of a format that is known by its name.
+pub fn unreadable(name: &str) -> Refusal {
+    Refusal {
+        kind: FaultKind::Unsupported,
+        expected: "int8-row, int4-row, int4-grouped, int3-g64, int2-row or fp8-e4m3-b128".to_owned(),
+        got: format!("{name}, which is not supported"),
+    }
+}
+
+/// Every format's needs for a matrix, in the order in which unstamped counts are read. A format whose needs overflow 64
+/// bits is left out.
+fn candidates(counts: &Counts<'_>, group: Option<u32>) -> Vec<Candidate> {
+    let (rows, cols) = (counts.rows, counts.cols);
+    let mut known = Vec::with_capacity(8);
+    let mut add = |stamp, codes: Option<u64>, scales: Option<u64>, format| {
         if let (Some(codes @ 1..), Some(scales)) = (codes, scales) {
             known.push(Candidate { stamp, codes, scales, format });
         }
     };
+    let floats = |count: u64| count.checked_mul(SCALE_BYTES);
     let per_row = |count: u64| rows.checked_mul(count);
-    add("e8-iq3-lattice", per_row(cols.div_ceil(256)).and_then(|blocks| blocks.checked_mul(98)), Some(1), None);
-    add("int8-row", per_row(cols), Some(rows), Some(Format::Int8Row));
+    let (row_scales, bytes) = (floats(rows), per_row(cols));
     let blocks = rows.div_ceil(128).checked_mul(cols.div_ceil(128));
-    add("fp8-e4m3-b128", per_row(cols), blocks, None);
-    add("int4-row", per_row(cols.div_ceil(2)), Some(rows), Some(Format::Int4Row));
-    for group in GROUPS {
-        let groups = per_row(cols.div_ceil(u64::from(group)));
-        add("int4-grouped", per_row(cols.div_ceil(2)), groups, Some(Format::Int4Grouped { group }));
-    }
-    add("int2-row", per_row(cols.div_ceil(4)), Some(rows), None);
-    let thirds = cols.div_ceil(64);
-    add("int3-g64", per_row(thirds).and_then(|groups| groups.checked_mul(24)), per_row(thirds), None);
+    add("e8-iq3-lattice", per_row(cols.div_ceil(256)).and_then(|blocks| blocks.checked_mul(98)), floats(1), None);
+    add(Format::Int8Row.stamp(), bytes, row_scales, Some(Format::Int8Row));
+    add(Format::Fp8Block.stamp(), bytes, blocks.and_then(floats), Some(Format::Fp8Block));
+    let nibbles = per_row(cols.div_ceil(2));
+    add(Format::Int4Row.stamp(), nibbles, row_scales, Some(Format::Int4Row));
+    let (groups, format) = match group {
+        Some(group) => (per_row(cols.div_ceil(u64::from(group.max(1)))), Format::Int4Grouped { group }),
+        // No matrix has several groups: a stamped one has a single group in each row.
+        None if counts.stamp.is_some() && cols <= u64::from(GROUPS[GROUPS.len() - 1]) => (Some(rows), Format::Int4Row),
+        None => (per_row(cols.div_ceil(64)), Format::Q4G64),
+    };
+    add(Format::Q4G64.stamp(), nibbles, groups.and_then(floats), Some(format));
+    add(Format::Int2Row.stamp(), per_row(cols.div_ceil(4)), row_scales, Some(Format::Int2Row));
+    let thirds = per_row(cols.div_ceil(64));
+    let planes = thirds.and_then(|groups| groups.checked_mul(24));
+    add(Format::Int3G64.stamp(), planes, thirds.and_then(floats), Some(Format::Int3G64));
     known
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sizes_of_the_public_containers_are_read() {
-        let expert = (2048, 6144);
-        assert_eq!(decide(expert.0, expert.1, 6_291_456, 2048 * 4, None), Ok(Format::Int4Row));
-        assert_eq!(decide(expert.0, expert.1, 6_291_456, 196_608 * 4, None), Ok(Format::Int4Grouped { group: 64 }));
-        assert_eq!(decide(expert.0, expert.1, 12_582_912, 2048 * 4, None), Ok(Format::Int8Row));
-        // 48 * 128 block scales equal the row count: unstamped this is int8.
-        assert_eq!(decide(6144, 16384, 6144 * 16384, 6144 * 4, None), Ok(Format::Int8Row));
-        for group in GROUPS {
-            let scales = 16 * 768u64.div_ceil(u64::from(group)) * 4;
-            assert_eq!(decide(16, 768, 16 * 384, scales, None), Ok(Format::Int4Grouped { group }));
-        }
-    }
-
-    #[test]
-    fn a_stamp_chooses_where_the_counts_leave_a_choice() {
-        // 64 columns: one group of 64 per row looks like one scale per row.
-        assert_eq!(decide(256, 64, 256 * 32, 256 * 4, None), Ok(Format::Int4Row));
-        assert_eq!(decide(256, 64, 256 * 32, 256 * 4, Some("int4-grouped")), Ok(Format::Int4Grouped { group: 64 }));
-        assert_eq!(decide(256, 1, 256, 256 * 4, None), Ok(Format::Int8Row));
-        assert_eq!(decide(256, 1, 256, 256 * 4, Some("int4-row")), Ok(Format::Int4Row));
-        // 96 columns, two groups: of 64, not of 48.
-        assert_eq!(decide(8, 96, 8 * 48, 8 * 2 * 4, None), Ok(Format::Int4Grouped { group: 64 }));
-    }
-
-    #[test]
-    fn se_03_counts_that_fit_no_format_are_refused_with_both_numbers() {
-        for codes in [127, 129, 0] {
-            let refusal = decide(4, 64, codes, 16, None).unwrap_err();
-            assert_eq!(refusal.kind, FaultKind::Corrupt);
-            assert!(refusal.expected.contains("128 + 16"), "{refusal:?}");
-            assert!(refusal.got.contains(&format!("{codes} + 16")), "{refusal:?}");
-        }
-        for scales in [15, 17, 0] {
-            let refusal = decide(4, 64, 128, scales, None).unwrap_err();
-            assert!(refusal.got.contains(&format!("128 + {scales}")), "{refusal:?}");
-        }
-        assert!(decide(0, 64, 0, 0, None).is_err());
-        assert!(decide(u64::MAX, u64::MAX, 128, 16, None).is_err());
-    }
-
-    #[test]
-    fn contradicting_and_unknown_stamps_are_refused() {
-        let refusal = decide(256, 64, 256 * 32, 256 * 4, Some("int8-row")).unwrap_err();
-        assert_eq!(refusal.kind, FaultKind::Corrupt);
-        assert!(refusal.expected.contains("16,384 + 1,024 (int8-row)"), "{refusal:?}");
-        assert_eq!(decide(256, 64, 256 * 32, 256 * 4, Some("f32")).unwrap_err().kind, FaultKind::Corrupt);
-        assert_eq!(decide(256, 64, 256 * 32, 256 * 4, Some("int5")).unwrap_err().kind, FaultKind::Unsupported);
-    }
-
-    #[test]
-    fn known_formats_that_cannot_be_read_are_named() {
-        let cases = [
-            ("int2-row", 256 * 16u64, 256 * 4u64),
-            ("int3-g64", 256 * 24, 256 * 4),
-            ("fp8-e4m3-b128", 256 * 64, 2 * 4),
-            ("e8-iq3-lattice", 256 * 98, 4),
-        ];
-        for (name, codes, scales) in cases {
-            let refusal = decide(256, 64, codes, scales, None).unwrap_err();
-            assert_eq!(refusal.kind, FaultKind::Unsupported);
-            assert!(refusal.got.contains(name), "{refusal:?}");
-        }
-    }
-}
+mod tests;

@@ -52,6 +52,17 @@ impl<'de> Deserialize<'de> for StringMap {
     }
 }
 
+/// What a reader of JSON objects to, short enough to be shown: its message quotes what it found, and that may be the whole
+/// file.
+pub fn reason(error: &serde_json::Error) -> String {
+    const LONGEST: usize = 240;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        None => text,
+        Some((end, _)) => format!("{}… at line {} column {}", &text[..end], error.line(), error.column()),
+    }
+}
+
 /// The first key that appears twice in pairs sorted by key.
 pub fn repeated<T>(sorted: &[(String, T)]) -> Option<&str> {
     sorted.windows(2).find(|pair| pair[0].0 == pair[1].0).map(|pair| pair[0].0.as_str())
@@ -60,6 +71,22 @@ pub fn repeated<T>(sorted: &[(String, T)]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_keeps_its_place_and_leaves_out_most_of_what_it_quotes() {
+        let short = serde_json::from_str::<StringMap>(r#"{"a":1}"#).unwrap_err();
+        assert_eq!(reason(&short), short.to_string());
+        for letter in ["x", "\\u0000", "é"] {
+            let text = format!("[\n\"{}\"]", letter.repeat(100_000));
+            let long = serde_json::from_str::<Vec<u64>>(&text).unwrap_err();
+            let said = reason(&long);
+            assert!(long.to_string().len() > 100_000 && said.chars().count() < 300, "{said}");
+            assert!(
+                said.contains("invalid type: string") && said.contains(&format!("line 2 column {}", long.column())),
+                "{said}"
+            );
+        }
+    }
 
     #[test]
     fn a_string_map_is_sorted_and_refuses_repeats_and_other_kinds() {

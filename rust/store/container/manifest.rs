@@ -12,6 +12,7 @@ use std::path::Path;
 use colibri_kernels::format::{Format, ScaleRule};
 use serde::{Deserialize, Serialize};
 
+use super::json::reason;
 use super::plain_file_name;
 use crate::error::{Fault, FaultKind, StoreError, shown};
 
@@ -21,6 +22,9 @@ pub const MANIFEST_NAME: &str = "colibri.json";
 pub const FORMAT: &str = "colibri";
 /// The format version written, and the newest one read.
 pub const FORMAT_VERSION: u32 = 1;
+
+/// Value of `scale_rule` in a container whose codes and scales were taken over as they were.
+pub const AS_SOURCE: &str = "as source";
 
 /// What a converted container is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +37,9 @@ pub struct Manifest {
     pub writer: String,
     /// Where the weights came from.
     pub source: SourceModel,
-    /// How each class of tensors is stored, in the order of the classes.
+    /// How each class of tensors is stored, in the order of the classes; a class whose tensors differ has several lines.
     pub quantisation: Vec<ClassFormat>,
-    /// How scales were chosen: `search` or `absmax`.
+    /// How scales were chosen: `search`, `absmax`, or [`AS_SOURCE`].
     pub scale_rule: String,
     /// Whether the layer of multi-token prediction is in the container.
     pub multi_token_prediction: bool,
@@ -90,7 +94,7 @@ impl Manifest {
         }
         let malformed = |error: &serde_json::Error| {
             Fault::file(FaultKind::Corrupt, path, format!("{MANIFEST_NAME} is malformed"))
-                .why(error.to_string())
+                .why(reason(error))
                 .fix("convert the checkpoint again")
         };
         let version: Version = serde_json::from_slice(text).map_err(|error| malformed(&error))?;
@@ -120,7 +124,7 @@ impl Manifest {
         if let Some(bad) = self.quantisation.iter().find(|class| Format::parse(&class.format).is_none()) {
             return unknown("storage format", &bad.format);
         }
-        if ScaleRule::parse(&self.scale_rule).is_none() {
+        if self.scale_rule != AS_SOURCE && ScaleRule::parse(&self.scale_rule).is_none() {
             return unknown("scale rule", &self.scale_rule);
         }
         None
@@ -162,6 +166,11 @@ mod tests {
         let manifest = example();
         let text = manifest.to_json().unwrap();
         assert_eq!(Manifest::parse(&text, Path::new(MANIFEST_NAME)).unwrap(), manifest);
+        let mut taken_over = example();
+        AS_SOURCE.clone_into(&mut taken_over.scale_rule);
+        taken_over.quantisation.push(ClassFormat { class: "experts".to_owned(), format: "fp8".to_owned() });
+        let text = taken_over.to_json().unwrap();
+        assert_eq!(Manifest::parse(&text, Path::new(MANIFEST_NAME)).unwrap(), taken_over);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::path::Path;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::json::{StringMap, repeated};
-use super::{Dtype, FileId, FileInfo, TensorInfo};
+use super::json::{StringMap, reason, repeated};
+use super::{Dtype, FileId, FileInfo, TensorInfo, read_small};
 use crate::error::{Fault, FaultKind, StoreError, file_name, grouped, human_bytes, shown};
 use crate::memory;
 
@@ -83,9 +83,36 @@ pub fn read_header(path: &Path, id: FileId) -> Result<Header, StoreError> {
 /// # Errors
 /// All faults of the header.
 pub fn parse_header(text: &[u8], path: &Path, id: FileId, file_bytes: u64) -> Result<Header, Vec<Fault>> {
+    parse(text, path, id, Some(file_bytes))
+}
+
+/// Reads the header that `stub` holds of the file `path`, which is not there: the eight bytes of length and the text,
+/// nothing else. The file is as long as its tensors say.
+///
+/// # Errors
+/// As [`read_header`]; a stub that is longer or shorter than its header.
+pub fn read_stub(stub: &Path, path: &Path, id: FileId) -> Result<Header, StoreError> {
+    let content = read_small(stub, MAX_HEADER + 8).map_err(|fault| StoreError::fault(stub, fault))?;
+    let text = content
+        .split_first_chunk::<8>()
+        .and_then(|(length, text)| (u64::from_le_bytes(*length) == text.len() as u64).then_some(text));
+    let Some(text) = text else {
+        let what = format!("{} is not the header of a safetensors file", file_name(stub));
+        let fault = Fault::file(FaultKind::Corrupt, stub, what)
+            .why(format!("it has {} bytes, and its first 8 announce another number", grouped(content.len() as u64)))
+            .fix("remove that file and fetch it again");
+        return Err(StoreError::fault(stub, fault));
+    };
+    parse(text, path, id, None).map_err(|faults| StoreError::Faulty { path: stub.to_path_buf(), faults })
+}
+
+/// Validates a header's text; a file of unknown length ends with its last tensor.
+fn parse(text: &[u8], path: &Path, id: FileId, file_bytes: Option<u64>) -> Result<Header, Vec<Fault>> {
     let (mut raw, metadata) = parse_json(text, path).map_err(|fault| vec![fault])?;
     // Both terms are bounded by the file's length.
     let data_start = (text.len() as u64).saturating_add(8);
+    let last = || raw.iter().map(|(_, tensor)| tensor.end).max().unwrap_or(0);
+    let file_bytes = file_bytes.unwrap_or_else(|| data_start.saturating_add(last()));
     let data_bytes = file_bytes.saturating_sub(data_start);
     let mut faults = Faults { path, list: Vec::new(), dropped: 0 };
     if let Some(name) = repeated(&raw) {
@@ -274,7 +301,7 @@ fn parse_json(text: &[u8], path: &Path) -> Result<RawHeader, Fault> {
             None => format!("{}: the header is no valid JSON object", file_name(path)),
         };
         let mut fault = Fault::file(FaultKind::Corrupt, path, what)
-            .why(error.to_string())
+            .why(reason(&error))
             .fix("remove that file and fetch or convert it again");
         fault.tensor = current.take();
         fault

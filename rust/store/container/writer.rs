@@ -7,6 +7,7 @@
 //! `colibri.fmt`. The same plan and data give the same bytes. Format: <https://github.com/huggingface/safetensors>.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -15,12 +16,9 @@ use super::record::RECORD_ALIGNMENT;
 use super::{Dtype, PAD_PREFIX};
 use crate::catalog::STAMP_KEY;
 use crate::digest::Digester;
-use crate::durable::DurableFile;
+use crate::durable::{SealedFile, StreamFile};
 use crate::error::{StoreError, shown};
-use crate::memory;
 
-/// Bytes collected before they are handed to the system.
-const BUFFER: usize = 1 << 20;
 /// The longest header that other safetensors readers accept, in bytes.
 const MAX_HEADER: usize = 100_000_000;
 
@@ -154,10 +152,9 @@ impl ShardPlan {
 #[derive(Debug)]
 pub struct ShardWriter {
     plan: ShardPlan,
-    file: DurableFile,
+    file: StreamFile,
     target: PathBuf,
     digest: Digester,
-    buffer: Vec<u8>,
     /// Bytes handed over so far, header included.
     written: u64,
     /// The tensor being written, and how much of it is.
@@ -173,14 +170,12 @@ impl ShardWriter {
     pub fn create(directory: &Path, plan: ShardPlan) -> Result<Self, StoreError> {
         let target = directory.join(format!("{}.safetensors", plan.shard));
         let header = plan.header()?;
-        let mut buffer = Vec::new();
-        memory::reserve(&mut buffer, BUFFER)?;
+        let bytes = (header.len() as u64).saturating_add(plan.end);
         let mut writer = Self {
             plan,
-            file: DurableFile::create(&target)?,
+            file: StreamFile::create(&target, bytes)?,
             target,
             digest: Digester::new(),
-            buffer,
             written: 0,
             current: 0,
             filled: 0,
@@ -230,32 +225,55 @@ impl ShardWriter {
     fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.digest.update(bytes);
         self.written += bytes.len() as u64;
-        if self.buffer.len() + bytes.len() > BUFFER {
-            self.file.write(&self.buffer)?;
-            self.buffer.clear();
-        }
-        if bytes.len() >= BUFFER {
-            return self.file.write(bytes);
-        }
-        self.buffer.extend_from_slice(bytes);
-        Ok(())
+        self.file.write(bytes)
     }
 
-    /// Flushes the shard to the disk and gives it its name.
+    /// Writes what is left; the shard is complete, but neither flushed nor named.
     ///
     /// # Errors
     /// As [`ShardWriter::write`]; data that is missing.
-    pub fn finish(mut self) -> Result<FileDigest, StoreError> {
+    pub fn seal(mut self) -> Result<SealedShard, StoreError> {
         self.pad()?;
         if let Some(planned) = self.plan.tensors.get(self.current) {
             return Err(StoreError::Internal {
                 what: format!("the data of {} ends before {}", self.plan.shard, shown(&planned.name)),
             });
         }
-        self.file.write(&self.buffer)?;
-        self.file.commit()?;
         let file = self.target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(FileDigest { file, bytes: self.written, sha256: self.digest.finish() })
+        let digest = FileDigest { file, bytes: self.written, sha256: self.digest.finish() };
+        Ok(SealedShard { file: self.file.seal()?, digest })
+    }
+
+    /// Seals the shard, flushes it to the disk and gives it its name.
+    ///
+    /// # Errors
+    /// As [`ShardWriter::seal`].
+    pub fn finish(self) -> Result<FileDigest, StoreError> {
+        self.seal()?.commit()
+    }
+}
+
+/// A shard that is complete, but neither flushed nor named. Dropping it leaves nothing behind.
+#[derive(Debug)]
+pub struct SealedShard {
+    file: SealedFile,
+    digest: FileDigest,
+}
+
+impl SealedShard {
+    /// How long the disk was busy with it.
+    #[must_use]
+    pub fn writing(&self) -> Duration {
+        self.file.writing()
+    }
+
+    /// Flushes the shard to the disk and gives it its name.
+    ///
+    /// # Errors
+    /// The disk is full, or the file cannot be written.
+    pub fn commit(self) -> Result<FileDigest, StoreError> {
+        self.file.commit()?;
+        Ok(self.digest)
     }
 }
 
@@ -334,6 +352,7 @@ mod tests {
     fn large_pieces_pass_the_buffer_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let mut plan = ShardPlan::new("large");
+        const BUFFER: usize = 4 << 20;
         plan.push("x", Dtype::U8, &[3 * BUFFER as u64 + 5], 64).unwrap();
         for piece in [BUFFER - 1, BUFFER, BUFFER + 1, 4096] {
             let written = write(folder.path(), plan.clone(), piece);

@@ -116,16 +116,17 @@ impl<'s> Acquire<'s> {
     fn deliver(&self, landed: Landed) -> Result<(usize, Lease<'s>), StoreError> {
         let Landed { index, expert, pin } = landed;
         let pin = pin.map_err(|error| *error)?;
-        let layout = self.store.table().layout(expert);
+        let table = self.store.table();
+        let (layout, held) = (table.layout(expert), table.held());
         match (pin, self.ticket, self.store.backing()) {
             (Some(pin), Some((slots, ticket)), _) => {
                 let release = Release { slots, ticket, _thread: PhantomData };
-                let lease = Lease { layout, region: LeaseRegion::Slot(pin), _release: Some(release) };
+                let lease = Lease { layout, held, region: LeaseRegion::Slot(pin), _release: Some(release) };
                 Ok((index as usize, lease))
             }
             (None, None, Backing::Mapped(mapping)) => {
                 let region = LeaseRegion::Mapped(mapping.reads_of(expert));
-                Ok((index as usize, Lease { layout, region, _release: None }))
+                Ok((index as usize, Lease { layout, held, region, _release: None }))
             }
             _ => Err(StoreError::Internal { what: format!("{} landed nowhere", layout.key) }),
         }
@@ -191,6 +192,8 @@ impl Region for LeaseRegion<'_> {
 /// One expert, held: it stays in memory, unchanged, until the lease is dropped.
 pub struct Lease<'s> {
     layout: &'s ExpertLayout,
+    /// The scales that the table holds.
+    held: &'s [u8],
     // Fields are dropped in this order: the slot is let go before its release is told to the books.
     region: LeaseRegion<'s>,
     _release: Option<Release<'s>>,
@@ -219,7 +222,8 @@ impl Lease<'_> {
 
     fn view(&self, which: Projection) -> MatrixView<'_> {
         // Every view of every expert was made once over a slot, or over its mapped bytes, when the store was made.
-        self.layout.view(which, &self.region).expect("the views of all experts were checked when the store was made")
+        let view = self.layout.view(which, &self.region, self.held);
+        view.expect("the views of all experts were checked when the store was made")
     }
 }
 

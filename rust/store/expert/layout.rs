@@ -1,9 +1,12 @@
 //! Where each expert lies on disk, and how it lies in a slot.
 //!
-//! Owns: for every expert the list of reads (spans of one file that touch, or nearly touch, are one read), the place of
-//! each part in the slot, and the shapes. Everything is checked here once, so that a lease can be viewed without errors.
-//! Must hold: every part starts at a multiple of 64 bytes in the slot, so codes and scales are used in place; a record that
-//! starts on a block of 4096 in the file is one direct read onto a block of the slot.
+//! Owns: for every expert the list of reads (spans of one file that touch, or nearly touch, are one read, whatever their
+//! alignment), the place of each part in the slot, and the shapes. Everything is checked here once, so that a lease can
+//! be viewed without errors. The module `held` keeps scales that lie apart from their codes in memory.
+//! Must hold: a read covers whole blocks of the file, as far as the file is known to have them, and lands on blocks of the
+//! slot, so that a direct read needs no detour; codes and scales are used in place, because a part that is aligned for
+//! its elements in the file is aligned in the slot. Integer codes need no alignment. Scales at odd offsets of the file are
+//! reads of their own, shifted in the slot; they alone pay for it with a copy.
 //! Refuses: parts whose byte counts contradict format and shape, and a layer given twice.
 
 use std::collections::HashMap;
@@ -17,16 +20,18 @@ use super::key::ExpertKey;
 use crate::catalog::WeightLocation;
 use crate::container::FileId;
 use crate::error::StoreError;
-use crate::source::Span;
+use crate::source::{Bytes, Span};
 
-/// Alignment of every part in the slot.
-const PART_ALIGN: u64 = 64;
+mod held;
+
 /// Alignment of every read in the slot, and of records in the file. A hole smaller than this is read over: it costs
 /// less than a second request.
 const BLOCK: u64 = 4096;
 /// Reads are cut into pieces of about this size, so that several threads work on the expert that is needed first. A
 /// disk is at full speed from about 1 MB on.
 const PIECE_BYTES: usize = 4 << 20;
+/// Alignment of f32 scales.
+const SCALE_ALIGN: u64 = 4;
 /// Layers are indexed densely; more than this is no model.
 const MAX_LAYERS: u32 = 1 << 16;
 
@@ -50,12 +55,25 @@ pub(crate) struct ExpertRead {
     pub(crate) at: usize,
     /// Length in bytes.
     pub(crate) bytes: usize,
+    /// Bytes by which its parts miss the alignment of their elements in the file; the slot makes it good.
+    shift: u64,
+    /// Whether it brings codes; a read of scales alone can be saved by holding them.
+    codes: bool,
 }
 
-/// A part of an expert: which read brings it, and where in that read it lies.
+/// What has the bytes of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The read of this number.
+    Read(usize),
+    /// The scales that the table holds.
+    Held,
+}
+
+/// A part of an expert: where its bytes are, and where among them it begins.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    read: usize,
+    origin: Origin,
     offset: usize,
     bytes: usize,
 }
@@ -120,16 +138,24 @@ impl ExpertLayout {
         pieces
     }
 
-    /// A matrix of the expert over the bytes of `region`. `None` if they are not there, too few, or scales that cannot be
-    /// used in place.
-    pub(crate) fn view<'a>(&self, which: Projection, region: &'a impl Region) -> Option<MatrixView<'a>> {
+    /// A matrix of the expert over the bytes of `region` and the scales that the table holds. `None` if they are not
+    /// there, too few, or cannot be used in place.
+    pub(crate) fn view<'a>(
+        &self,
+        which: Projection,
+        region: &'a impl Region,
+        held: &'a [u8],
+    ) -> Option<MatrixView<'a>> {
         let place = &self.matrices[which as usize];
         let bytes = |part: &Part| -> Option<&'a [u8]> {
-            let read = self.reads.get(part.read)?;
-            region.read_bytes(part.read, read)?.get(part.offset..part.offset + part.bytes)
+            let whole = match part.origin {
+                Origin::Read(index) => region.read_bytes(index, self.reads.get(index)?)?,
+                Origin::Held => held,
+            };
+            whole.get(part.offset..part.offset.checked_add(part.bytes)?)
         };
         let codes = bytes(&place.codes)?;
-        if !(codes.as_ptr() as usize).is_multiple_of(code_align(place.format)) {
+        if !(codes.as_ptr() as usize).is_multiple_of(code_align(place.format) as usize) {
             return None;
         }
         let scales: &[f32] = match &place.scales {
@@ -140,13 +166,24 @@ impl ExpertLayout {
     }
 
     /// Whether all three matrices can be viewed over `region`.
-    pub(crate) fn fits(&self, region: &impl Region) -> bool {
-        PROJECTIONS.iter().all(|which| self.view(*which, region).is_some())
+    pub(crate) fn fits(&self, region: &impl Region, held: &[u8]) -> bool {
+        PROJECTIONS.iter().all(|which| self.view(*which, region, held).is_some())
+    }
+
+    /// Bytes of the slot that would be used, and reads that would be needed, without the reads that bring scales alone.
+    fn without_far_scales(&self) -> (usize, usize) {
+        let (mut at, mut count) = (0, 0);
+        for read in self.reads.iter().filter(|read| read.codes) {
+            at = next_block(at).unwrap_or(usize::MAX).saturating_add(lead(&read.span, read.shift));
+            at = at.saturating_add(read.bytes);
+            count += 1;
+        }
+        (at, count)
     }
 }
 
 /// Alignment in memory that the kernels' loads of a code want.
-fn code_align(format: Format) -> usize {
+fn code_align(format: Format) -> u64 {
     match format {
         Format::F32 => 4,
         Format::Bf16 | Format::F16 => 2,
@@ -163,7 +200,12 @@ pub struct ExpertTable {
     /// The largest offset that some part is known to reach in each file.
     reach: HashMap<FileId, u64>,
     slot_bytes: usize,
+    slot_bytes_codes: usize,
+    reads: usize,
+    reads_codes: usize,
     total_bytes: u64,
+    /// Scales that are read once and kept; leases view them beside their slot.
+    held: Option<Bytes>,
 }
 
 impl ExpertTable {
@@ -198,13 +240,10 @@ impl ExpertTable {
         }
         let plan = |(expert, matrices)| plan_expert(ExpertKey::new(layer, expert), matrices, &reach);
         let planned = (0..count).zip(&experts).map(plan).collect::<Result<Vec<_>, _>>()?;
-        for layout in &planned {
-            let bytes = layout.slot_bytes().next_multiple_of(BLOCK as usize);
-            self.slot_bytes = self.slot_bytes.max(bytes);
-            let read: u64 = layout.reads.iter().map(|read| read.span.bytes).sum();
-            self.total_bytes = self.total_bytes.saturating_add(read);
-        }
+        let stored = experts.iter().flat_map(parts_of).fold(0u64, |sum, span| sum.saturating_add(span.bytes));
+        self.total_bytes = self.total_bytes.saturating_add(stored);
         self.experts.extend(planned);
+        self.measure(first as usize);
         self.reach = reach;
         if self.layers.len() <= index {
             self.layers.resize(index + 1, None);
@@ -213,9 +252,36 @@ impl ExpertTable {
         Ok(())
     }
 
-    /// Bytes of a slot that holds any expert of the table, a multiple of 4096.
+    /// Takes the experts from the position `first` on into the sizes of a slot and the numbers of reads.
+    fn measure(&mut self, first: usize) {
+        for layout in &self.experts[first..] {
+            let whole = |bytes: usize| next_block(bytes).unwrap_or(usize::MAX);
+            let (codes, reads_codes) = layout.without_far_scales();
+            self.slot_bytes = self.slot_bytes.max(whole(layout.slot_bytes()));
+            self.slot_bytes_codes = self.slot_bytes_codes.max(whole(codes));
+            self.reads = self.reads.max(layout.reads.len());
+            self.reads_codes = self.reads_codes.max(reads_codes);
+        }
+    }
+
+    /// Bytes of a slot that holds any expert of the table, a multiple of 4096; without the scales that the table holds.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    /// Bytes of a slot once the table holds every scale that lies apart from its codes.
+    pub fn slot_bytes_codes(&self) -> usize {
+        self.slot_bytes_codes
+    }
+
+    /// Most reads that an expert takes.
+    pub fn reads_per_miss(&self) -> usize {
+        self.reads
+    }
+
+    /// Most reads that an expert takes once the table holds every scale that lies apart from its codes.
+    pub fn reads_per_miss_codes(&self) -> usize {
+        self.reads_codes
     }
 
     /// Number of experts over all layers.
@@ -223,7 +289,7 @@ impl ExpertTable {
         self.experts.len()
     }
 
-    /// Bytes that reading every expert once takes.
+    /// Bytes of the codes and scales of all experts.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -250,11 +316,24 @@ impl ExpertTable {
     }
 }
 
-/// The spans of an expert: codes of gate, up, down, then their scales.
+/// The parts of an expert: codes of gate, up, down, then their scales.
 fn parts_of(expert: &ExpertMatrices) -> impl Iterator<Item = Span> {
-    let [gate, up, down] = [&expert.gate, &expert.up, &expert.down];
-    let codes = [gate.codes, up.codes, down.codes];
-    codes.into_iter().chain([gate.scales, up.scales, down.scales].into_iter().flatten())
+    aligned_parts(expert).map(|part| part.span)
+}
+
+/// A part with the alignment of its elements.
+struct AlignedPart {
+    span: Span,
+    align: u64,
+    codes: bool,
+}
+
+fn aligned_parts(expert: &ExpertMatrices) -> impl Iterator<Item = AlignedPart> {
+    let matrices = [&expert.gate, &expert.up, &expert.down];
+    let codes = matrices.map(|place| AlignedPart { span: place.codes, align: code_align(place.format), codes: true });
+    let scales = matrices.map(|place| place.scales.filter(|span| span.bytes > 0));
+    let scales = scales.into_iter().flatten().map(|span| AlignedPart { span, align: SCALE_ALIGN, codes: false });
+    codes.into_iter().chain(scales)
 }
 
 fn span_error(span: Span) -> StoreError {
@@ -286,7 +365,7 @@ fn check_matrix(key: ExpertKey, name: &str, location: &WeightLocation) -> Result
     Ok(())
 }
 
-/// Plans the reads of one expert. `reach` says how far each file is known to go.
+/// Checks and plans one expert. `reach` says how far each file is known to go.
 fn plan_expert(
     key: ExpertKey,
     matrices: &ExpertMatrices,
@@ -296,36 +375,14 @@ fn plan_expert(
     for (name, location) in ["gate", "up", "down"].iter().zip(locations) {
         check_matrix(key, name, location)?;
     }
-    let mut spans: Vec<Span> = parts_of(matrices).filter(|span| span.bytes > 0).collect();
-    spans.sort_by_key(|span| (span.file.0, span.offset));
-    let mut merged: Vec<Span> = Vec::new();
-    for span in spans {
-        let last = merged.last_mut().filter(|last| joins(last, span));
-        match last {
-            Some(last) => last.bytes = span.offset - last.offset + span.bytes,
-            None => merged.push(span),
-        }
-    }
-    let mut reads = Vec::with_capacity(merged.len());
-    let mut at = 0usize;
-    for span in merged {
-        let span = whole_blocks(span, reach);
-        let bytes = usize::try_from(span.bytes).map_err(|_| span_error(span))?;
-        // Off its block by as much in the slot as in the file, where parts stay aligned: then a direct read of the blocks in
-        // between needs no detour.
-        let lead = if span.offset.is_multiple_of(PART_ALIGN) { (span.offset % BLOCK) as usize } else { 0 };
-        at += lead;
-        reads.push(ExpertRead { span, at, bytes });
-        let end = at.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(BLOCK as usize));
-        at = end.ok_or_else(|| span_error(span))?;
-    }
+    let reads = place_reads(joined_parts(matrices), reach)?;
     let place = |location: &WeightLocation| -> Option<MatrixPlace> {
         let scales = match location.scales {
-            Some(span) if span.bytes > 0 => Some(part_in(&reads, span)?),
+            Some(span) if span.bytes > 0 => Some(part_in(&reads, span, SCALE_ALIGN)?),
             _ => None,
         };
         let WeightLocation { format, rows, cols, codes, .. } = *location;
-        Some(MatrixPlace { format, rows, cols, codes: part_in(&reads, codes)?, scales })
+        Some(MatrixPlace { format, rows, cols, codes: part_in(&reads, codes, code_align(format))?, scales })
     };
     let lost = || StoreError::Internal { what: format!("{key}: a part lies in none of its reads") };
     let [gate, up, down] = locations.map(place);
@@ -333,38 +390,85 @@ fn plan_expert(
     Ok(ExpertLayout { key, reads: reads.into_boxed_slice(), matrices })
 }
 
-/// Whether `next` can be part of the read `last`: nearly adjacent, and still aligned in the slot.
-fn joins(last: &Span, next: Span) -> bool {
-    let end = last.offset + last.bytes;
-    next.file == last.file
-        && next.offset >= end
-        && next.offset - end < BLOCK
-        && (next.offset - last.offset).is_multiple_of(PART_ALIGN)
+/// A run of bytes that is read at once.
+struct Run {
+    span: Span,
+    shift: u64,
+    codes: bool,
 }
 
-/// Extends a read that begins on a block to whole blocks, where the file is known to have them: then a direct read needs
-/// no detour for its tail.
+/// The parts of an expert as runs, in the order of the files: parts that touch, or nearly, and miss their alignment by
+/// the same number of bytes are one run. Most miss it by none; integer codes always do.
+fn joined_parts(matrices: &ExpertMatrices) -> Vec<Run> {
+    let mut parts: Vec<AlignedPart> = aligned_parts(matrices).filter(|part| part.span.bytes > 0).collect();
+    parts.sort_by_key(|part| (part.span.file.0, part.span.offset));
+    let mut runs: Vec<Run> = Vec::new();
+    for AlignedPart { span, align, codes } in parts {
+        let shift = span.offset % align;
+        // The last run of the same shift: one of another shift may lie in between.
+        let last = runs.iter_mut().rev().find(|run| run.shift == shift);
+        match last.filter(|run| nearly_touches(&run.span, span)) {
+            Some(run) => {
+                run.span.bytes = span.offset - run.span.offset + span.bytes;
+                run.codes |= codes;
+            }
+            None => runs.push(Run { span, shift, codes }),
+        }
+    }
+    runs
+}
+
+/// Gives each run its place in the slot.
+fn place_reads(runs: Vec<Run>, reach: &HashMap<FileId, u64>) -> Result<Vec<ExpertRead>, StoreError> {
+    let mut reads = Vec::with_capacity(runs.len());
+    let mut end = 0usize;
+    for Run { span, shift, codes } in runs {
+        let span = if shift == 0 { whole_blocks(span, reach) } else { span };
+        let bytes = usize::try_from(span.bytes).map_err(|_| span_error(span))?;
+        let at = next_block(end).and_then(|at| at.checked_add(lead(&span, shift)));
+        let at = at.ok_or_else(|| span_error(span))?;
+        end = at.checked_add(bytes).filter(|end| next_block(*end).is_some()).ok_or_else(|| span_error(span))?;
+        reads.push(ExpertRead { span, at, bytes, shift, codes });
+    }
+    Ok(reads)
+}
+
+/// How far into its block of the slot a read begins: as far as in the file, less what its parts miss their alignment by.
+fn lead(span: &Span, shift: u64) -> usize {
+    ((span.offset - shift) % BLOCK) as usize
+}
+
+fn next_block(offset: usize) -> Option<usize> {
+    offset.checked_next_multiple_of(BLOCK as usize)
+}
+
+/// Whether so little lies between a run and the part after it that reading it costs less than a second request.
+fn nearly_touches(run: &Span, next: Span) -> bool {
+    let end = run.offset + run.bytes;
+    next.file == run.file && next.offset >= end && next.offset - end < BLOCK
+}
+
+/// Extends a run to whole blocks: the first always, the last where the file is known to have it.
 fn whole_blocks(span: Span, reach: &HashMap<FileId, u64>) -> Span {
     let known = reach.get(&span.file).copied().unwrap_or(0);
-    let whole = span.bytes.checked_next_multiple_of(BLOCK);
-    let fits = |bytes: &u64| span.offset.checked_add(*bytes).is_some_and(|end| end <= known);
-    match whole.filter(fits) {
-        Some(bytes) if span.offset.is_multiple_of(BLOCK) => Span { bytes, ..span },
-        _ => span,
-    }
+    let offset = span.offset / BLOCK * BLOCK;
+    let end = span.offset + span.bytes;
+    let end = end.checked_next_multiple_of(BLOCK).filter(|whole| *whole <= known).unwrap_or(end);
+    Span { offset, bytes: end - offset, ..span }
 }
 
 /// Where a part lies among the reads.
-fn part_in(reads: &[ExpertRead], span: Span) -> Option<Part> {
+fn part_in(reads: &[ExpertRead], span: Span, align: u64) -> Option<Part> {
     let holds = |read: &ExpertRead| {
         let offset = span.offset.checked_sub(read.span.offset)?;
         let fits = read.span.file == span.file
-            && offset.is_multiple_of(PART_ALIGN)
+            && read.shift == span.offset % align
             && offset.checked_add(span.bytes)? <= read.span.bytes;
         fits.then_some(offset)
     };
     let (read, offset) = reads.iter().enumerate().find_map(|(index, read)| Some((index, holds(read)?)))?;
-    Some(Part { read, offset: usize::try_from(offset).ok()?, bytes: usize::try_from(span.bytes).ok()? })
+    let (offset, bytes) = (usize::try_from(offset).ok()?, usize::try_from(span.bytes).ok()?);
+    Some(Part { origin: Origin::Read(read), offset, bytes })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::stats::ExpertStats;
 use super::ticket::Landed;
 use super::workers::{Crew, Shared};
 use crate::error::StoreError;
-use crate::source::{Bytes, Source, Span};
+use crate::source::{Bytes, Source, SourceKind, Span};
 
 /// Routed experts, a bounded number of them in memory.
 pub struct ExpertStore {
@@ -104,7 +104,7 @@ impl MappedExperts {
             for read in &layout.reads {
                 bytes.push(source.borrow(read.span)?);
             }
-            if !layout.fits(&Lent(&bytes[start..])) {
+            if !layout.fits(&Lent(&bytes[start..]), table.held()) {
                 return None;
             }
             first.push(bytes.len());
@@ -144,18 +144,22 @@ impl MappedExperts {
 
 impl ExpertStore {
     /// A store over the experts of `table`, with `slots` of them in memory at most, read by up to `io_workers` threads.
-    /// The slots are allocated and touched here; with a source that lends its bytes, none are needed. More slots than
-    /// experts are not made.
+    /// The slots are allocated and touched here; with a source that lends its bytes, none are needed, and scales that it
+    /// cannot lend are copied once. More slots than experts are not made.
     ///
     /// # Errors
     /// No slot where slots are needed, or memory that cannot be had.
     pub fn new(
         source: Arc<dyn Source>,
-        table: ExpertTable,
+        mut table: ExpertTable,
         slots: usize,
         policy: Box<dyn Policy>,
         io_workers: usize,
     ) -> Result<Self, StoreError> {
+        if source.kind() == SourceKind::Mmap {
+            // Scales that the mapping cannot lend are copied; the rest stays where it is.
+            table.hold_scales(source.as_ref(), &mut |_, _| true)?;
+        }
         let table = Arc::new(table);
         if let Some(mapped) = MappedExperts::new(&table, source.as_ref()) {
             return Ok(ExpertStore { table, source, backing: Backing::Mapped(mapped) });
@@ -171,7 +175,8 @@ impl ExpertStore {
         let slab = Slab::new(slots, table.slot_bytes())?;
         // All slots are alike: what can be viewed in the first can be viewed in each.
         let first = slab.pin(0);
-        if let Some(layout) = table.layouts().iter().find(|layout| !first.as_ref().is_some_and(|pin| layout.fits(pin)))
+        if let Some(layout) =
+            table.layouts().iter().find(|layout| !first.as_ref().is_some_and(|pin| layout.fits(pin, table.held())))
         {
             return Err(StoreError::Internal { what: format!("{} cannot be used in a slot", layout.key) });
         }

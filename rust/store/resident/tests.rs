@@ -3,14 +3,23 @@
 use colibri_kernels::format::{ScaleRule, encode};
 
 use super::*;
+use crate::catalog::ScaleType;
 use crate::container::{FileId, FileInfo};
 use crate::source::{SOURCES, SourceKind};
 
 const ROWS: usize = 5;
 const COLS: usize = 70;
 
-const FORMATS: [Format; 6] =
-    [Format::F32, Format::Bf16, Format::F16, Format::Int8Row, Format::Int4Row, Format::Int4Grouped { group: 32 }];
+const FORMATS: [Format; 8] = [
+    Format::F32,
+    Format::Bf16,
+    Format::F16,
+    Format::Int8Row,
+    Format::Int4Row,
+    Format::Int4Grouped { group: 32 },
+    Format::Int3G64,
+    Format::Int2Row,
+];
 
 /// A weight as it was encoded.
 struct Encoded {
@@ -36,7 +45,14 @@ fn written(directory: &std::path::Path, shift: usize) -> (FileInfo, Vec<Encoded>
         encode(format, ScaleRule::AbsMax, ROWS, COLS, &weights, &mut codes, &mut scales).unwrap();
         let code_span = append(&codes);
         let scale_span = (!scales.is_empty()).then(|| append(bytemuck::cast_slice(&scales)));
-        let location = WeightLocation { format, rows: ROWS, cols: COLS, codes: code_span, scales: scale_span };
+        let location = WeightLocation {
+            format,
+            rows: ROWS,
+            cols: COLS,
+            codes: code_span,
+            scales: scale_span,
+            scale_type: ScaleType::F32,
+        };
         all.push(Encoded { location, codes, scales });
     }
     let path = directory.join(format!("weights{shift}"));

@@ -183,3 +183,36 @@ fn direct_short_reads_and_passing_errors_are_made_good() {
     assert_eq!(read_at_shift(&source, span(0, 0, 50_000), 0).unwrap(), bytes);
     assert_eq!(source.notes().len(), 1);
 }
+
+/// A file in memory that keeps the offset and length of every read.
+struct Logged(Vec<u8>, Arc<std::sync::Mutex<Vec<(u64, usize)>>>);
+
+impl super::retry::ReadAt for Logged {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.1.lock().unwrap().push((offset, into.len()));
+        let rest = self.0.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+}
+
+#[test]
+fn a_direct_read_as_far_off_a_block_as_its_buffer_detours_for_partial_blocks_alone() {
+    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let log = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let handle = DirectFile {
+        direct: Some(Box::new(Logged(bytes.clone(), Arc::clone(&log)))),
+        buffered: Box::new(Scripted::new(bytes.clone(), Vec::new())),
+    };
+    let source = DirectSource::with_handles(vec![FileInfo { path: "x".into(), bytes: 100_000 }], vec![handle]);
+    for (what, calls) in [
+        (span(0, 8192, 40_960), vec![(8192, 40_960)]),
+        (span(0, 8292, 32_768), vec![(8192, 4096), (12_288, 28_672), (40_960, 4096)]),
+        (span(0, 81_920, 18_080), vec![(81_920, 16_384), (98_304, 4096)]),
+    ] {
+        let got = read_at_shift(&source, what, (what.offset % 4096) as usize).unwrap();
+        assert!(got == bytes[what.offset as usize..][..what.bytes as usize]);
+        assert_eq!(std::mem::take(&mut *log.lock().unwrap()), calls, "{what:?}");
+    }
+}

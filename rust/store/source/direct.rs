@@ -48,13 +48,18 @@ pub struct DirectSource {
 /// # Errors
 /// A file that cannot be opened at all or has changed its length.
 pub fn open(files: &[FileInfo]) -> Result<Arc<dyn Source>, StoreError> {
+    Ok(Arc::new(open_files(files)?))
+}
+
+/// As [`open`], for callers that ask whether the file system refused.
+pub(crate) fn open_files(files: &[FileInfo]) -> Result<DirectSource, StoreError> {
     let mut handles = Vec::with_capacity(files.len());
     for info in files {
         let buffered: Box<dyn ReadAt> = Box::new(open_unchanged(info)?);
         let direct = open_direct(info).ok().map(|file| Box::new(file) as Box<dyn ReadAt>);
         handles.push(DirectFile { direct, buffered });
     }
-    Ok(Arc::new(DirectSource::with_handles(files.to_vec(), handles)))
+    Ok(DirectSource::with_handles(files.to_vec(), handles))
 }
 
 /// Opens a file past the page cache.
@@ -88,6 +93,11 @@ impl DirectSource {
             }
         }
         source
+    }
+
+    /// Whether some file refused a direct read and is read buffered.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.fell_back.load(Ordering::Relaxed)
     }
 
     /// One note for the whole source, naming the first file that refused.

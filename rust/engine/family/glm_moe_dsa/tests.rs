@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::family;
+use crate::family::{self, Description};
 use crate::spec::{Ffn, Indexing, Mixer, ModelSpec, RopeLayout, SpecError};
 
 fn config() -> Map<String, Value> {
@@ -20,7 +20,10 @@ fn config() -> Map<String, Value> {
 }
 
 fn read(config: &Map<String, Value>) -> Result<ModelSpec, SpecError> {
-    family::read(config).map(|(_, spec)| spec)
+    match family::read(config)? {
+        Description::Model { spec, .. } => Ok(spec),
+        Description::Outline(_) => panic!("this family is run"),
+    }
 }
 
 fn read_with(changes: &[(&str, Value)]) -> Result<ModelSpec, SpecError> {

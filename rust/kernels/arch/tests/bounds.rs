@@ -4,11 +4,11 @@
 
 use std::ptr;
 
-use super::{Matrix, assert_same_bits, formats, inputs, precisions};
+use super::{assert_same_bits, formats, inputs, precisions};
 use crate::act::Activations;
 use crate::dispatch::KernelSet;
 use crate::matrix::MatrixView;
-use crate::test_data::Random;
+use crate::test_data::{Fill, Matrix, Random};
 
 /// Memory between two pages that may not be touched.
 struct Guarded {
@@ -74,7 +74,7 @@ fn no_set_touches_memory_beside_its_slices() {
     let [mut codes, mut scales, mut out] = [(); 3].map(|()| Guarded::new(1 << 18));
     for format in formats() {
         for (rows, cols) in [(1, 1), (2, 7), (3, 63), (16, 65), (17, 127), (32, 200), (33, 515), (19, 1037)] {
-            let matrix = Matrix::new(&mut random, format, rows, cols, super::Fill::Random);
+            let matrix = Matrix::new(&mut random, format, rows, cols, Fill::Random);
             let x = inputs(&mut random, 9, cols, false);
             let coefficients = random.values(rows);
             for edge in [Edge::First, Edge::Last] {

@@ -3,26 +3,27 @@
 //! The arithmetic of [`super::avx2`] at twice the width, with `vpdpwssds`: two products of 16-bit integers
 //! added to a 32-bit lane. (It saturates where `vpdpwssd` wraps, and no sum here comes that far. But
 //! compilers leave it whole, while they take chains of `vpdpwssd` apart into `vpmaddwd` and additions.) A
-//! 64-byte load of nibbles is two blocks of 64 columns, and the nibble order of activations puts their
+//! register of packed codes is two blocks of 64 columns, and the plane order of activations puts their
 //! planes side by side: the lower half of a register belongs to the even block, the upper half to the odd
 //! one. What is not here is inherited from the AVX2 set.
 //!
 //! Must hold: 32-bit lanes never overflow; the bounds stand at the loops.
 
 use std::arch::x86_64::{
-    __m256i, _mm_fmadd_ps, _mm_loadu_ps, _mm_setzero_ps, _mm256_add_epi32, _mm256_castps256_ps128, _mm256_cvtepi32_ps,
-    _mm256_extractf128_ps, _mm256_loadu_si256, _mm256_permute2x128_si256, _mm256_slli_epi32, _mm256_sub_epi32,
-    _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
+    __m256i, _mm_cvtsi32_si128, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_loadu_si128, _mm_setzero_ps,
+    _mm_unpacklo_epi64, _mm256_add_epi32, _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_extractf128_ps,
+    _mm256_loadu_si256, _mm256_mullo_epi32, _mm256_permute2x128_si256, _mm256_set_m128i, _mm256_set1_epi32,
+    _mm256_sub_epi32, _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
 };
 
 // All that is wider than AVX2, and nothing else: `super` decides between hardware and a software model.
 use super::intrinsics512::*;
 use crate::act::{ActRow, Activations, BLOCK};
-use crate::arch::x86_64::avx2::{Avx2, PLANE, PREFETCH, chains_from, prefetch};
+use crate::arch::codes::{Codes, Words};
+use crate::arch::x86_64::avx2::{Avx2, PLANE, PREFETCH, activations, block_offset, chains_from, prefetch, step};
 use crate::arch::x86_64::tile::{self, TileIsa};
-use crate::arch::{Codes, Factors, GROUP_CHAINS, Isa};
+use crate::arch::{Factors, GROUP_CHAINS, Isa};
 use crate::dispatch::OutputWindow;
-use crate::format::nibble::OFFSET;
 use crate::matrix::MatrixView;
 
 /// Columns of a pair of blocks.
@@ -46,70 +47,109 @@ unsafe fn load(v: *const i16) -> __m512i {
     unsafe { _mm512_loadu_si512(v.cast()) }
 }
 
-/// The four planes of the 128 nibbles at `codes`, as words.
-///
-/// # Safety
-/// AVX-512BW; 64 bytes at `codes`.
-#[inline(always)]
-unsafe fn planes(codes: *const u8) -> [__m512i; 4] {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let mask = _mm512_set1_epi16(15);
-        let words = _mm512_loadu_si512(codes.cast());
-        [
-            _mm512_and_si512(words, mask),
-            _mm512_and_si512(_mm512_srli_epi16::<4>(words), mask),
-            _mm512_and_si512(_mm512_srli_epi16::<8>(words), mask),
-            _mm512_srli_epi16::<12>(words),
-        ]
+impl Words for __m512i {
+    const LANES: usize = 32;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: by the caller's promise, here and below.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn words(blocks: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_si512(blocks.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(blocks: *const u8, stride: usize) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let (even, odd) = (_mm_loadu_si128(blocks.cast()), _mm_loadu_si128(blocks.add(stride).cast()));
+            _mm512_cvtepu8_epi16(_mm256_set_m128i(odd, even))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(blocks: *const u8, stride: usize) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let (even, odd) = (_mm_loadl_epi64(blocks.cast()), _mm_loadl_epi64(blocks.add(stride).cast()));
+            // A byte's high nibble goes to the low bits of the word after.
+            let bytes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi64(even, odd));
+            _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn signed(bytes: *const u8) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(bytes.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn right(self, bits: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_srl_epi16(self, _mm_cvtsi32_si128(bits)) }
+    }
+
+    #[inline(always)]
+    unsafe fn left(self, bits: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_sll_epi16(self, _mm_cvtsi32_si128(bits)) }
+    }
+
+    #[inline(always)]
+    unsafe fn and(self, mask: i16) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_and_si512(self, _mm512_set1_epi16(mask)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_or_si512(self, other) }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(self, table: [u8; 16]) -> Self {
+        let [a, b, c, d] = bytemuck::cast::<_, [i32; 4]>(table);
+        // SAFETY: as above.
+        unsafe { _mm512_shuffle_epi8(_mm512_set4_epi32(d, c, b, a), self) }
     }
 }
 
-/// `sums[k] += products of plane k` for the 128 nibbles at `codes` and the activations at `v`.
+/// `sums[k] += products of vector k` for the 128 codes at `codes` and the activations at `v`.
 ///
 /// # Safety
-/// AVX-512BW and VNNI; 64 bytes at `codes`, 128 values in nibble order at `v`.
+/// AVX-512BW and VNNI; two blocks at `codes`, 128 values in the order of the codes at `v`.
 #[inline(always)]
-unsafe fn add_pair(sums: &mut [__m512i; 4], codes: *const u8, v: *const i16) {
-    // SAFETY: by the caller's promise.
+unsafe fn add_pair<C: Codes>(sums: &mut [__m512i; 4], codes: *const u8, v: *const i16) {
+    // SAFETY: by the caller's promise. In column order too, a vector is 32 codes.
     unsafe {
-        let planes = planes(codes);
+        let planes = C::planes(C::load::<__m512i>(codes));
         for k in 0..4 {
             sums[k] = _mm512_dpwssds_epi32(sums[k], planes[k], load(v.add(k * PLANE)));
         }
     }
 }
 
-/// As [`add_pair`] for one pair, the planes summed: pairs follow one another without a dependency, so a
-/// chain through the planes costs no time and saves the additions.
+/// As [`add_pair`] for one pair in plane order, the planes summed: pairs follow one another without a dependency, so
+/// a chain through the planes costs no time and saves the additions.
 ///
 /// # Safety
 /// As [`add_pair`].
 #[inline(always)]
-unsafe fn pair_sums(codes: *const u8, v: *const i16) -> __m512i {
+unsafe fn pair_sums<C: Codes>(codes: *const u8, v: *const i16) -> __m512i {
     // SAFETY: by the caller's promise.
     unsafe {
-        let planes = planes(codes);
+        let planes = C::planes(C::load::<__m512i>(codes));
         let mut sum = _mm512_setzero_si512();
         for (k, plane) in planes.into_iter().enumerate() {
             sum = _mm512_dpwssds_epi32(sum, plane, load(v.add(k * PLANE)));
         }
         sum
-    }
-}
-
-/// `sums[k] += products` of the 32 codes from `32 k` on, for the 128 int8 codes at `codes`.
-///
-/// # Safety
-/// AVX-512BW and VNNI; 128 bytes at `codes`, 128 values in column order at `v`.
-#[inline(always)]
-unsafe fn add_bytes(sums: &mut [__m512i; 4], codes: *const u8, v: *const i16) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        for (k, sum) in sums.iter_mut().enumerate() {
-            let words = _mm512_cvtepi8_epi16(_mm256_loadu_si256(codes.add(32 * k).cast()));
-            *sum = _mm512_dpwssds_epi32(*sum, words, load(v.add(32 * k)));
-        }
     }
 }
 
@@ -154,14 +194,16 @@ unsafe fn eight_sums(z: &[__m512i; 4]) -> __m256i {
 }
 
 impl Isa for Avx512Vnni {
+    type Lanes = crate::arch::x86_64::lanes::Ymm;
+
     #[inline(always)]
     fn row_dot<C: Codes>(codes: &[u8], x: &ActRow<'_>, cols: usize) -> i64 {
         // A pair adds at most `2 * 15 * 16256 < 2^19` (nibbles) or `2 * 128 * 16256 < 2^22` (int8) to a
         // lane: 512 pairs stay below 2^31.
         const FLUSH: usize = 512;
-        let bytes = if C::NIBBLE { PAIR / 2 } else { PAIR };
+        let bytes = 2 * C::BLOCK_BYTES;
         let pairs = codes.len() / bytes;
-        let v = if C::NIBBLE { x.planes } else { x.codes };
+        let v = activations::<C>(x);
         let mut total = 0i64;
         // SAFETY: this function is compiled into the set that has the instructions. Whole pairs lie inside
         // the row; the rest is copied to a buffer of the size of a pair. Activations are padded to pairs.
@@ -171,13 +213,10 @@ impl Isa for Avx512Vnni {
                 for pair in from..pairs.min(from + FLUSH) {
                     let at = codes.as_ptr().add(pair * bytes);
                     let v = v.as_ptr().add(pair * PAIR);
-                    prefetch(at.wrapping_add(PREFETCH));
-                    if C::NIBBLE {
-                        add_pair(&mut sums, at, v);
-                    } else {
-                        prefetch(at.wrapping_add(PREFETCH + 64));
-                        add_bytes(&mut sums, at, v);
+                    for line in (0..bytes).step_by(64) {
+                        prefetch(at.wrapping_add(PREFETCH + line));
                     }
+                    add_pair::<C>(&mut sums, at, v);
                 }
                 total += wide_sum(&sums);
             }
@@ -187,29 +226,24 @@ impl Isa for Avx512Vnni {
                 copy[..rest.len()].copy_from_slice(rest);
                 let mut sums = [_mm512_setzero_si512(); 4];
                 let v = v.as_ptr().add(pairs * PAIR);
-                if C::NIBBLE {
-                    add_pair(&mut sums, copy.as_ptr(), v);
-                } else {
-                    add_bytes(&mut sums, copy.as_ptr(), v);
-                }
+                add_pair::<C>(&mut sums, copy.as_ptr(), v);
                 total += wide_sum(&sums);
             }
         }
-        if C::NIBBLE {
+        if C::OFFSET != 0 {
             let sum: i64 = x.sums[..cols.div_ceil(BLOCK)].iter().map(|sum| i64::from(*sum)).sum();
-            total -= i64::from(OFFSET) * sum;
+            total -= i64::from(C::OFFSET) * sum;
         }
         total
     }
 
     #[inline(always)]
     fn chains<C: Codes>(codes: &[u8], x: &ActRow<'_>, cols: usize, unit: usize, factors: &impl Factors) -> f32 {
-        if !C::NIBBLE || unit != BLOCK {
+        if !C::PLANES || unit != BLOCK {
             return Avx2::chains::<C>(codes, x, cols, unit, factors);
         }
-        // Bytes of a pair of units.
-        const BYTES: usize = PAIR / 2;
-        let steps = codes.len() / (UNITS / 2 * BYTES);
+        let bytes = 2 * C::BLOCK_BYTES; // of a pair of units
+        let steps = codes.len() / (UNITS / 2 * bytes);
         // SAFETY: this function is compiled into the set that has the instructions. The code bytes of
         // whole steps lie inside the row, and so do their activations, sums and factors; the rest of the
         // row is left to the AVX2 kernel, from a multiple of four units on.
@@ -223,13 +257,13 @@ impl Isa for Avx512Vnni {
                 let mut z = [_mm512_setzero_si512(); 4];
                 for (pair, z) in z.iter_mut().enumerate() {
                     let pair = unit / 2 + pair;
-                    let at = codes.as_ptr().add(pair * BYTES);
+                    let at = codes.as_ptr().add(pair * bytes);
                     prefetch(at.wrapping_add(PREFETCH));
-                    *z = pair_sums(at, x.planes.as_ptr().add(pair * PAIR));
+                    *z = pair_sums::<C>(at, x.planes.as_ptr().add(pair * PAIR));
                 }
-                prefetch(factors.address(unit + PREFETCH / (BYTES / 2)));
-                // The offset of stored nibbles is 8.
-                let dots = _mm256_sub_epi32(eight_sums(&z), _mm256_slli_epi32::<3>(sums));
+                prefetch(factors.address(unit + PREFETCH / C::BLOCK_BYTES));
+                let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(C::OFFSET));
+                let dots = _mm256_sub_epi32(eight_sums(&z), offsets);
                 let dots = _mm256_cvtepi32_ps(dots);
                 acc = _mm_fmadd_ps(_mm256_castps256_ps128(dots), _mm_loadu_ps(scales[0].as_ptr()), acc);
                 acc = _mm_fmadd_ps(_mm256_extractf128_ps::<1>(dots), _mm_loadu_ps(scales[1].as_ptr()), acc);
@@ -267,9 +301,9 @@ impl TileIsa for Avx512Vnni {
             let sets = if N == 8 { 2 } else { SETS };
             let mut sums = [[_mm512_setzero_si512(); N]; SETS];
             for (b, block) in panel.chunks(tile::BLOCK_STEPS).enumerate() {
-                let at = tile::pairs_at::<C>(first + b);
+                let at = block_offset::<C>(first + b);
                 for (k, steps) in block.as_chunks::<8>().0.iter().enumerate() {
-                    let at = at + k * tile::plane::<C>();
+                    let at = at + k * step::<C>();
                     for (d, step) in steps.iter().enumerate() {
                         let codes = _mm512_loadu_si512(step.0.as_ptr().cast());
                         let sums = &mut sums[d % sets];

@@ -2,6 +2,7 @@
 
 mod avx2;
 mod avx512;
+mod lanes;
 #[cfg(test)]
 mod software;
 mod tile;
@@ -15,10 +16,11 @@ pub(crate) use software::AVX512_SOFTWARE;
 mod intrinsics512 {
     pub(super) use std::arch::x86_64::{
         __m512i, _mm512_add_epi32, _mm512_add_epi64, _mm512_and_si512, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
-        _mm512_cvtepi32_epi64, _mm512_dpwssds_epi32, _mm512_extracti64x4_epi64, _mm512_loadu_si512,
-        _mm512_reduce_add_epi64, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_srli_epi16,
-        _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-        _mm512_unpacklo_epi64,
+        _mm512_cvtepi32_epi64, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_dpwssds_epi32,
+        _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_or_si512, _mm512_reduce_add_epi64, _mm512_set1_epi16,
+        _mm512_set1_epi32, _mm512_set4_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sll_epi16,
+        _mm512_slli_epi32, _mm512_srl_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
     };
 }
 

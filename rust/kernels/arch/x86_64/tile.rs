@@ -11,11 +11,11 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{PLANE, block_bytes, padded_block, plane_offset, prefetch};
+use super::avx2::{activations, padded_block, prefetch};
 use crate::act::{ActRow, Activations, BLOCK, Precision};
-use crate::arch::{Byte, Codes, GROUP_CHAINS, Nibble, join};
+use crate::arch::codes::{Byte, Codes, Crumb, Nibble, Triple};
+use crate::arch::{GROUP_CHAINS, join};
 use crate::dispatch::OutputWindow;
-use crate::format::nibble::OFFSET;
 use crate::format::{Format, Grouping};
 use crate::matrix::MatrixView;
 
@@ -41,7 +41,7 @@ pub(super) trait TileIsa {
     const X_ROWS: usize;
 
     /// `dots[n][row] = sum over the steps of code pair . activation pair`, where step `d` of the `k`-th
-    /// eight steps of block `first + b` meets the pair at `pairs_at::<C>(first + b) + k * plane::<C>() + 2 d`
+    /// eight steps of block `first + b` meets the pair at `block_offset::<C>(first + b) + k * step::<C>() + 2 d`
     /// of `x[n]`.
     ///
     /// # Safety
@@ -53,18 +53,6 @@ pub(super) trait TileIsa {
         x: &[*const i16; N],
         dots: &mut [[i32; ROWS]; N],
     );
-}
-
-/// Where the activations of a block start.
-#[inline(always)]
-pub(super) const fn pairs_at<C: Codes>(block: usize) -> usize {
-    if C::NIBBLE { plane_offset(block) } else { block * BLOCK }
-}
-
-/// Distance of the activations of one eight steps from the next; four times eight make a block.
-#[inline(always)]
-pub(super) const fn plane<C: Codes>() -> usize {
-    if C::NIBBLE { PLANE } else { 16 }
 }
 
 /// What the sums of a matrix consist of; the factor of a unit is the product of the scales named.
@@ -130,11 +118,11 @@ pub(super) fn matmul<T: TileIsa>(weights: &MatrixView<'_>, x: &Activations, out:
         for row in (0..rows).step_by(ROWS) {
             let weights = *weights;
             let tile = Tile { weights, row, x, x_first, x_count, sum, unit_blocks: unit / BLOCK };
-            match (weights.format() == Format::Int8Row, sum == Sum::Whole) {
-                (true, true) => tile.compute::<T, Byte, true>(&mut scratch, out),
-                (true, false) => tile.compute::<T, Byte, false>(&mut scratch, out),
-                (false, true) => tile.compute::<T, Nibble, true>(&mut scratch, out),
-                (false, false) => tile.compute::<T, Nibble, false>(&mut scratch, out),
+            match weights.format() {
+                Format::Int8Row => tile.compute::<T, Byte>(&mut scratch, out),
+                Format::Int2Row => tile.compute::<T, Crumb>(&mut scratch, out),
+                Format::Int3G64 => tile.compute::<T, Triple>(&mut scratch, out),
+                _ => tile.compute::<T, Nibble>(&mut scratch, out),
             }
         }
     }
@@ -143,7 +131,7 @@ pub(super) fn matmul<T: TileIsa>(weights: &MatrixView<'_>, x: &Activations, out:
 
 impl Tile<'_> {
     #[inline(always)]
-    fn compute<T: TileIsa, C: Codes, const WHOLE: bool>(&self, scratch: &mut Scratch, out: &mut OutputWindow<'_>) {
+    fn compute<T: TileIsa, C: Codes>(&self, scratch: &mut Scratch, out: &mut OutputWindow<'_>) {
         scratch.chains[..self.x_count].fill([[0.0; ROWS]; GROUP_CHAINS]);
         scratch.whole[..self.x_count].fill([0.0; ROWS]);
         let blocks = self.weights.cols().div_ceil(BLOCK);
@@ -155,7 +143,7 @@ impl Tile<'_> {
             self.pack_scales(first, count, &mut scratch.scales);
             let mut x = 0;
             while x < self.x_count {
-                x += self.panel_rows::<T, C, WHOLE>(first, count, x, scratch);
+                x += self.panel_rows::<T, C>(first, count, x, scratch);
             }
         }
         for x in 0..self.x_count {
@@ -165,23 +153,17 @@ impl Tile<'_> {
 
     /// One pass of some activation rows over a panel; returns how many.
     #[inline(always)]
-    fn panel_rows<T: TileIsa, C: Codes, const WHOLE: bool>(
-        &self,
-        first: usize,
-        count: usize,
-        x: usize,
-        scratch: &mut Scratch,
-    ) -> usize {
+    fn panel_rows<T: TileIsa, C: Codes>(&self, first: usize, count: usize, x: usize, scratch: &mut Scratch) -> usize {
         match (self.x_count - x).min(T::X_ROWS) {
-            8.. => self.panel_x::<T, C, WHOLE, 8>(first, count, x, scratch),
-            4.. => self.panel_x::<T, C, WHOLE, 4>(first, count, x, scratch),
-            2.. => self.panel_x::<T, C, WHOLE, 2>(first, count, x, scratch),
-            _ => self.panel_x::<T, C, WHOLE, 1>(first, count, x, scratch),
+            8.. => self.panel_x::<T, C, 8>(first, count, x, scratch),
+            4.. => self.panel_x::<T, C, 4>(first, count, x, scratch),
+            2.. => self.panel_x::<T, C, 2>(first, count, x, scratch),
+            _ => self.panel_x::<T, C, 1>(first, count, x, scratch),
         }
     }
 
     #[inline(always)]
-    fn panel_x<T: TileIsa, C: Codes, const WHOLE: bool, const N: usize>(
+    fn panel_x<T: TileIsa, C: Codes, const N: usize>(
         &self,
         first: usize,
         count: usize,
@@ -189,12 +171,12 @@ impl Tile<'_> {
         scratch: &mut Scratch,
     ) -> usize {
         let act: [ActRow<'_>; N] = std::array::from_fn(|n| self.x.row(self.x_first + x + n));
-        let pairs: [*const i16; N] =
-            std::array::from_fn(|n| if C::NIBBLE { act[n].planes.as_ptr() } else { act[n].codes.as_ptr() });
+        let pairs: [*const i16; N] = std::array::from_fn(|n| activations::<C>(&act[n]).as_ptr());
         let Scratch { panel, chains, whole, scales } = scratch;
         let (chains, whole) = (&mut chains[x..x + N], &mut whole[x..x + N]);
         let mut dots = [[0i32; ROWS]; N];
         let units = first / self.unit_blocks..;
+        let whole_sum = self.sum == Sum::Whole;
         let panel = panel[..count * BLOCK_STEPS].chunks(self.unit_blocks * BLOCK_STEPS);
         for ((unit, steps), scales) in units.zip(panel).zip(scales) {
             let block = unit * self.unit_blocks;
@@ -203,7 +185,7 @@ impl Tile<'_> {
             // the row, and activations are padded to whole blocks and pairs of blocks.
             unsafe { T::unit_dots::<C, N>(steps, block, &pairs, &mut dots) };
             for n in 0..N {
-                if WHOLE {
+                if whole_sum {
                     add_whole(&mut whole[n], &dots[n]);
                 } else {
                     // Multiplying by one is exact: A16 has no scale per block.
@@ -276,7 +258,7 @@ impl Tile<'_> {
     /// Unpacks and transposes `count` blocks from block `first` on.
     #[inline(always)]
     fn pack<C: Codes>(&self, first: usize, count: usize, panel: &mut [Step]) {
-        let bytes = block_bytes::<C>();
+        let bytes = C::BLOCK_BYTES;
         for (at, steps) in panel.as_chunks_mut::<BLOCK_STEPS>().0[..count].iter_mut().enumerate() {
             let from = (first + at) * bytes;
             self.prefetch_next(first + at, bytes);
@@ -291,13 +273,7 @@ impl Tile<'_> {
                     std::array::from_fn(|r| copies[r].as_ptr())
                 };
                 // SAFETY: the sets that use tiles have AVX2; each source holds a whole block.
-                unsafe {
-                    if C::NIBBLE {
-                        pack_nibbles(&sources, steps, half);
-                    } else {
-                        pack_bytes(&sources, steps, half);
-                    }
-                }
+                unsafe { pack_block::<C>(&sources, steps, half) };
             }
         }
     }
@@ -347,53 +323,37 @@ unsafe fn prefetch_far<T>(address: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
 }
 
-/// Eight rows of one block of nibbles: dword `d` of a row holds columns `8 d..8 d + 8`, plane `k` of it the
-/// columns `8 d + k` and `8 d + 4 + k`; that pair becomes step `8 k + d`.
+/// Eight rows of one block: dword `d` of plane `k` of a row holds a pair of columns, which becomes step `8 k + d`.
 ///
 /// # Safety
-/// AVX2; each source has 32 bytes.
+/// AVX2; each source has a block of codes.
 #[inline(always)]
-unsafe fn pack_nibbles(rows: &[*const u8; 8], steps: &mut [Step; BLOCK_STEPS], half: usize) {
+unsafe fn pack_block<C: Codes>(rows: &[*const u8; 8], steps: &mut [Step; BLOCK_STEPS], half: usize) {
     // SAFETY: by the caller's promise; stores go to the eight lanes of `half` of a step.
     unsafe {
-        let mut lines = [_mm256_setzero_si256(); 8];
-        for (line, row) in lines.iter_mut().zip(rows) {
-            *line = _mm256_loadu_si256(row.cast());
+        let offset = _mm256_set1_epi16(C::OFFSET as i16);
+        let mut loaded = [[_mm256_setzero_si256(); 8]; 4];
+        for (k, lines) in loaded.iter_mut().enumerate().take(C::LOADED) {
+            for (line, row) in lines.iter_mut().zip(rows) {
+                *line = C::load::<__m256i>(*row)[k];
+            }
+            *lines = transpose(*lines);
+            if C::LOADED == 4 {
+                // Planes already; kept for later they would not fit the registers.
+                for (d, words) in lines.iter().enumerate() {
+                    let to = steps[8 * k + d].0.as_mut_ptr().add(8 * half);
+                    _mm256_store_si256(to.cast(), *words);
+                }
+            }
         }
-        let dwords = transpose(lines);
-        let mask = _mm256_set1_epi16(15);
-        let offset = _mm256_set1_epi16(OFFSET as i16);
-        for (d, words) in dwords.into_iter().enumerate() {
-            let planes = [
-                _mm256_and_si256(words, mask),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(words), mask),
-                _mm256_and_si256(_mm256_srli_epi16::<8>(words), mask),
-                _mm256_srli_epi16::<12>(words),
-            ];
+        if C::LOADED == 4 {
+            return;
+        }
+        for d in 0..8 {
+            let planes = C::planes([loaded[0][d], loaded[1][d], loaded[2][d], loaded[3][d]]);
             for (k, plane) in planes.into_iter().enumerate() {
                 let to = steps[8 * k + d].0.as_mut_ptr().add(8 * half);
                 _mm256_store_si256(to.cast(), _mm256_sub_epi16(plane, offset));
-            }
-        }
-    }
-}
-
-/// Eight rows of one block of int8 codes: sixteen columns at a time, in pairs of neighbours.
-///
-/// # Safety
-/// AVX2; each source has 64 bytes.
-#[inline(always)]
-unsafe fn pack_bytes(rows: &[*const u8; 8], steps: &mut [Step; BLOCK_STEPS], half: usize) {
-    // SAFETY: by the caller's promise; stores go to the eight lanes of `half` of a step.
-    unsafe {
-        for k in 0..4 {
-            let mut lines = [_mm256_setzero_si256(); 8];
-            for (line, row) in lines.iter_mut().zip(rows) {
-                *line = _mm256_cvtepi8_epi16(_mm_loadu_si128(row.add(16 * k).cast()));
-            }
-            for (d, words) in transpose(lines).into_iter().enumerate() {
-                let to = steps[8 * k + d].0.as_mut_ptr().add(8 * half);
-                _mm256_store_si256(to.cast(), words);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! How parts become reads: records of one read, float checkpoints of three, and everything that is refused.
 
 use super::*;
+use crate::catalog::ScaleType;
 
 const Q4: Format = Format::Int4Grouped { group: 64 };
 
@@ -10,12 +11,19 @@ fn span(offset: u64, bytes: u64) -> Span {
 
 fn grouped(codes: u64, scales: u64) -> WeightLocation {
     // [8, 128]: 512 bytes of codes, 16 scales.
-    WeightLocation { format: Q4, rows: 8, cols: 128, codes: span(codes, 512), scales: Some(span(scales, 64)) }
+    WeightLocation {
+        format: Q4,
+        rows: 8,
+        cols: 128,
+        codes: span(codes, 512),
+        scales: Some(span(scales, 64)),
+        scale_type: ScaleType::F32,
+    }
 }
 
 fn float(file: u32, offset: u64) -> WeightLocation {
     let codes = Span { file: FileId(file), offset, bytes: 8 * 128 * 2 };
-    WeightLocation { format: Format::Bf16, rows: 8, cols: 128, codes, scales: None }
+    WeightLocation { format: Format::Bf16, rows: 8, cols: 128, codes, scales: None, scale_type: ScaleType::F32 }
 }
 
 fn table(experts: Vec<ExpertMatrices>) -> ExpertTable {
@@ -41,7 +49,7 @@ fn an_aligned_record_is_one_read_of_whole_blocks() {
     assert_eq!(reads(0), [(span(4096, 4096), 0)]);
     // Nothing is known to lie behind the last record, so its read ends with its last part.
     assert_eq!(reads(1), [(span(8192, 1728), 0)]);
-    assert_eq!(table.total_bytes(), 4096 + 1728);
+    assert_eq!(table.total_bytes(), 2 * 1728);
 }
 
 #[test]
@@ -52,13 +60,15 @@ fn small_holes_are_read_over_and_large_ones_are_not() {
     expert.up.scales = Some(span(4096 + 1728, 64));
     let table = table(vec![expert]);
     let reads: Vec<(u64, u64)> = table.layout(0).reads.iter().map(|read| (read.span.offset, read.span.bytes)).collect();
-    assert_eq!(reads, [(4096, 4096), (4096 + 40_000, 64)]);
+    // Whole blocks from the first byte on; the last ends with the file, as far as it is known.
+    assert_eq!(reads, [(4096, 4096), (40_960, 3200)]);
     assert!(table.layout(0).reads.iter().all(|read| read.at as u64 % 4096 == read.span.offset % 4096));
 }
 
 #[test]
 fn a_float_checkpoint_takes_three_reads_unless_its_parts_touch() {
     let apart = ExpertMatrices { gate: float(0, 8), up: float(1, 8), down: float(1, 100_000) };
+    assert_eq!(reads_of(&table(vec![apart.clone()])), [(0, 2056, 0), (0, 4096, 4096), (98_304, 3744, 8192)]);
     let touching = ExpertMatrices { gate: float(0, 1008), up: float(0, 1008 + 2048), down: float(0, 1008 + 4096) };
     let table = table(vec![apart, touching]);
     assert_eq!(table.layout(0).reads.len(), 3);
@@ -75,47 +85,90 @@ impl Region for Slot {
     }
 }
 
-#[test]
-fn parts_that_would_lose_their_alignment_are_read_apart() {
-    let mut expert = record(4096);
-    // 8 bytes off: adjacent to the codes, but no multiple of 64 from their start.
-    expert.gate = grouped(4096, 4096 + 1544);
-    let table = table(vec![expert]);
-    assert!(table.layout(0).reads.len() > 1);
+fn reads_of(table: &ExpertTable) -> Vec<(u64, u64, usize)> {
+    table.layout(0).reads.iter().map(|read| (read.span.offset, read.span.bytes, read.at)).collect()
+}
+
+fn fits_a_slot(table: &ExpertTable) -> bool {
     let slot = Slot(colibri_kernels::AlignedBuffer::new(table.slot_bytes()).unwrap());
-    assert!(table.layout(0).fits(&slot));
+    table.layouts().iter().all(|layout| layout.fits(&slot, table.held()))
+}
+
+/// An expert as published containers have it: codes of down, gate, up adjacent from an arbitrary byte on; the scales
+/// adjacent elsewhere.
+fn published(codes: u64, scales: u64) -> ExpertMatrices {
+    ExpertMatrices {
+        down: grouped(codes, scales),
+        gate: grouped(codes + 512, scales + 64),
+        up: grouped(codes + 1024, scales + 128),
+    }
+}
+
+#[test]
+fn codes_that_touch_are_one_read_of_whole_blocks_whatever_their_alignment() {
+    for start in [100_001, 100_007, 98_304, 102_399] {
+        let table = table(vec![published(start, 8), published(start + 1536, 200), published(start + 70_000, 392)]);
+        let first = start / 4096 * 4096;
+        let blocks = (start + 1536).next_multiple_of(4096) - first;
+        assert_eq!(reads_of(&table), [(0, 4096, 0), (first, blocks, 4096)], "{start}");
+        assert_eq!((table.reads_per_miss(), table.reads_per_miss_codes()), (2, 1));
+        assert_eq!((table.far_scale_bytes(), table.unaligned_scale_bytes()), (3 * 192, 0));
+        assert!(table.slot_bytes() == table.slot_bytes_codes() + 4096 && fits_a_slot(&table));
+        assert_eq!(table.total_bytes(), 3 * (1536 + 192));
+    }
+}
+
+#[test]
+fn scales_at_odd_offsets_are_read_apart_and_aligned_in_the_slot() {
+    for shift in 1..4 {
+        // They touch the codes, and those must not move for them.
+        let table = table(vec![published(8192 + 192 + shift, 8192 + shift)]);
+        let (codes, scales) = (8192 + 192 + shift, 8192 + shift);
+        let reads = [(scales, 192, 0), (8192, codes + 1536 - 8192, 4096)];
+        assert_eq!(reads_of(&table), reads, "{shift}");
+        assert_eq!((table.far_scale_bytes(), table.unaligned_scale_bytes()), (192, 192));
+        assert!(fits_a_slot(&table));
+    }
+}
+
+#[test]
+fn scales_between_the_codes_need_no_read_of_their_own() {
+    let mut expert = published(8195, 70_000);
+    expert.up.scales = Some(span(8192 + 1600, 64));
+    let table = table(vec![expert]);
+    assert_eq!((table.reads_per_miss(), table.far_scale_bytes()), (2, 128));
+    assert!(fits_a_slot(&table));
 }
 
 #[test]
 fn a_large_read_is_cut_into_aligned_pieces_that_cover_it() {
-    for start in [4096, 192, 8] {
+    for start in [4096, 192, 8, 4098] {
         cut_into_pieces(start);
     }
 }
 
 fn cut_into_pieces(start: u64) {
+    let block = start / 4096 * 4096;
     let rows = 2048 * 6144 / 128;
     let bytes = (rows as u64) * 128 * 2;
     let at = |index: u64| {
         let codes = span(start + index * bytes, bytes);
-        WeightLocation { format: Format::Bf16, rows, cols: 128, codes, scales: None }
+        WeightLocation { format: Format::Bf16, rows, cols: 128, codes, scales: None, scale_type: ScaleType::F32 }
     };
     let table = table(vec![ExpertMatrices { gate: at(0), up: at(1), down: at(2) }]);
     let layout = table.layout(0);
     assert_eq!(layout.reads.len(), 1);
     let pieces = layout.pieces();
     assert!(pieces.len() > 10);
-    let slot_start = if start == 8 { 0 } else { start as usize % 4096 };
     let mut next = 0;
     for (span, range) in &pieces {
-        assert_eq!((range.start, span.offset), (slot_start + next, start + next as u64));
+        assert_eq!((range.start, span.offset), (next, block + next as u64));
         assert_eq!(span.bytes, range.len() as u64);
-        assert!(next == 0 || span.offset.is_multiple_of(4096));
-        assert!(range.len() <= PIECE_BYTES);
+        assert!(span.offset.is_multiple_of(4096) && range.len() <= PIECE_BYTES);
         next += range.len();
     }
-    assert_eq!(next as u64, 3 * bytes);
-    assert!(table.slot_bytes() >= slot_start + next);
+    assert_eq!(next as u64, start - block + 3 * bytes);
+    assert!(table.slot_bytes() >= next);
 }
 
 #[test]

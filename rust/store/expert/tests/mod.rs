@@ -10,7 +10,7 @@ use colibri_kernels::format::Format;
 use colibri_kernels::matrix::MatrixView;
 
 use super::{ExpertKey, ExpertMatrices, ExpertStore, ExpertTable, Lease, policy_named};
-use crate::catalog::WeightLocation;
+use crate::catalog::{ScaleType, WeightLocation};
 use crate::container::FileId;
 use crate::error::StoreError;
 use crate::source::{ReadJob, Source, SourceKind, Span};
@@ -32,9 +32,20 @@ enum Arrangement {
     Scattered,
     /// bf16 matrices, aligned to 8 bytes.
     Float,
+    /// As published containers have it: scales first, those of an expert together; then codes, those of an expert
+    /// together, at odd offsets.
+    Published,
+    /// The same, and the scales lie at odd offsets too.
+    PublishedOdd,
 }
 
-const ARRANGEMENTS: [Arrangement; 3] = [Arrangement::Records, Arrangement::Scattered, Arrangement::Float];
+const ARRANGEMENTS: [Arrangement; 5] = [
+    Arrangement::Records,
+    Arrangement::Scattered,
+    Arrangement::Float,
+    Arrangement::Published,
+    Arrangement::PublishedOdd,
+];
 
 /// A model of one file with known bytes.
 struct Model {
@@ -61,6 +72,12 @@ impl Model {
                     )
                 }
                 Arrangement::Float => (1016 + number * 3 * codes + matrix * codes, 0),
+                Arrangement::Published | Arrangement::PublishedOdd => {
+                    let scale = if arrangement == Arrangement::Published { 1004 } else { 1007 };
+                    let code = 1007 + count * 3 * scales + 10_000;
+                    let place = 3 * number + matrix;
+                    (code + place * codes, scale + place * scales)
+                }
             }
         };
         let place = |number: u64, matrix: u64| {
@@ -68,15 +85,21 @@ impl Model {
             let (code, scale) = at(number, matrix);
             let span = |offset, bytes| Span { file: FileId(0), offset, bytes };
             match arrangement {
-                Arrangement::Float => {
-                    WeightLocation { format: Format::Bf16, rows, cols, codes: span(code, codes), scales: None }
-                }
+                Arrangement::Float => WeightLocation {
+                    format: Format::Bf16,
+                    rows,
+                    cols,
+                    codes: span(code, codes),
+                    scales: None,
+                    scale_type: ScaleType::F32,
+                },
                 _ => WeightLocation {
                     format: Format::Int4Grouped { group: 64 },
                     rows,
                     cols,
                     codes: span(code, codes),
                     scales: Some(span(scale, scales)),
+                    scale_type: ScaleType::F32,
                 },
             }
         };
