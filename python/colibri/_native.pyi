@@ -23,7 +23,6 @@ __all__ = [
     "machine",
     "plan",
     "plan_remote",
-    "verify",
     "version",
 ]
 
@@ -189,9 +188,6 @@ def convert(source: str, destination: str, options: ConvertOptions, watcher: Wat
 
 def convert_dry_run(source: str, destination: str, options: ConvertOptions) -> str:
     """What a conversion would write, and how long that would take, as JSON; writes nothing."""
-
-def verify(container: str, watcher: Watcher) -> str:
-    """Compares a container's files with their digests, and its tensors with the configuration; as JSON."""
 
 def machine() -> str:
     """Facts about this machine, as JSON."""

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use colibri_engine::convert::{self as conversion, Conversion as EngineConversion};
+use colibri_engine::convert::{Conversion as EngineConversion, convert as run_convert};
 use pyo3::prelude::*;
-use serde_json::Value;
 
 use crate::error::{detached, native};
 use crate::facts::text;
@@ -43,25 +42,17 @@ impl Conversion {
 
     /// Runs one step; a step that is done already does nothing.
     fn run_step(&self, py: Python<'_>, index: usize, watcher: &Bound<'_, Watcher>) -> PyResult<()> {
-        let watch = watcher.get();
-        watch.enter(py)?;
-        let outcome = detached(py, || {
+        let outcome = watcher.get().follow(py, |watch| {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             inner.as_mut().map(|conversion| conversion.run_step(index, watch)).transpose()
         });
-        match watch.raised() {
-            Some(error) => Err(error),
-            None => outcome?.ok_or_else(finished),
-        }
+        outcome?.ok_or_else(finished)
     }
 
     /// Writes what is left, checks it if asked to, and gives the container its name; returns the report as JSON.
     fn finish(&self, py: Python<'_>, watcher: &Bound<'_, Watcher>) -> PyResult<String> {
-        let watch = watcher.get();
-        watch.enter(py)?;
         let taken = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(finished)?;
-        let report = detached(py, || taken.finish(watch));
-        answer(watch, report.map(serde_json::to_value))
+        text(serde_json::to_value(watcher.get().follow(py, |watch| taken.finish(watch))?))
     }
 }
 
@@ -74,10 +65,9 @@ pub(crate) fn convert(
     options: &Bound<'_, ConvertOptions>,
     watcher: &Bound<'_, Watcher>,
 ) -> PyResult<String> {
-    let (options, watch) = (&options.get().options, watcher.get());
-    watch.enter(py)?;
-    let report = detached(py, || conversion::convert(&source, &destination, options, watch));
-    answer(watch, report.map(serde_json::to_value))
+    let options = &options.get().options;
+    let report = watcher.get().follow(py, |watch| run_convert(&source, &destination, options, watch))?;
+    text(serde_json::to_value(report))
 }
 
 /// What a conversion would write, and how long that would take, as JSON; writes nothing.
@@ -90,23 +80,6 @@ pub(crate) fn convert_dry_run(
 ) -> PyResult<String> {
     let options = &options.get().options;
     text(serde_json::to_value(detached(py, || EngineConversion::dry_run(&source, &destination, options))?))
-}
-
-/// Compares every file of a container with its digest and its tensors with the configuration; the findings as JSON.
-#[pyfunction]
-pub(crate) fn verify(py: Python<'_>, container: PathBuf, watcher: &Bound<'_, Watcher>) -> PyResult<String> {
-    let watch = watcher.get();
-    watch.enter(py)?;
-    let report = detached(py, || conversion::verify(&container, watch));
-    answer(watch, report.map(serde_json::to_value))
-}
-
-/// What the watcher raised, or the report.
-fn answer(watch: &Watcher, report: PyResult<serde_json::Result<Value>>) -> PyResult<String> {
-    match watch.raised() {
-        Some(error) => Err(error),
-        None => text(report?),
-    }
 }
 
 fn finished() -> PyErr {

@@ -54,14 +54,9 @@ pub(crate) fn doctor(
     deep: bool,
     watcher: &Bound<'_, Watcher>,
 ) -> PyResult<String> {
-    let (engine, watch) = (options.get().config.clone(), watcher.get());
-    watch.enter(py)?;
-    let options = DoctorOptions { deep, engine };
-    let report = detached(py, || run_doctor(path.as_deref(), &options, watch));
-    match watch.raised() {
-        Some(error) => Err(error),
-        None => text(serde_json::to_value(report?)),
-    }
+    let options = DoctorOptions { deep, engine: options.get().config.clone() };
+    let report = watcher.get().follow(py, |watch| run_doctor(path.as_deref(), &options, watch))?;
+    text(serde_json::to_value(report))
 }
 
 fn plan_report(report: &PlanReport) -> PyResult<String> {

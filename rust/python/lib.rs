@@ -34,6 +34,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<convert::Conversion>()?;
     module.add_function(wrap_pyfunction!(convert::convert, module)?)?;
     module.add_function(wrap_pyfunction!(convert::convert_dry_run, module)?)?;
-    module.add_function(wrap_pyfunction!(convert::verify, module)?)?;
     Ok(())
 }

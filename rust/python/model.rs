@@ -7,7 +7,7 @@ use colibri_engine::model::Model as EngineModel;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 
-use crate::error::{detached, native};
+use crate::error::native;
 use crate::facts::plan_json;
 use crate::options::OpenOptions;
 use crate::session::Session;
@@ -28,13 +28,9 @@ impl Model {
         options: &Bound<'_, OpenOptions>,
         watcher: &Bound<'_, Watcher>,
     ) -> PyResult<Self> {
-        let (config, watch) = (&options.get().config, watcher.get());
-        watch.enter(py)?;
-        let model = detached(py, || EngineModel::open(&path, config, watch));
-        match watch.raised() {
-            Some(error) => Err(error),
-            None => Ok(Self { model: model? }),
-        }
+        let config = &options.get().config;
+        let model = watcher.get().follow(py, |watch| EngineModel::open(&path, config, watch))?;
+        Ok(Self { model })
     }
 
     /// Name of the kernel set in use.
@@ -67,14 +63,9 @@ impl Model {
         tokens: Vec<u32>,
         watcher: &Bound<'py, Watcher>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let watch = watcher.get();
-        watch.enter(py)?;
         let rows = tokens.len();
-        let logits = detached(py, || self.model.logits(&tokens, watch));
-        if let Some(error) = watch.raised() {
-            return Err(error);
-        }
-        let flat = PyArray1::from_vec(py, logits?);
+        let logits = watcher.get().follow(py, |watch| self.model.logits(&tokens, watch))?;
+        let flat = PyArray1::from_vec(py, logits);
         let columns = self.model.info().vocab_size;
         flat.reshape([rows, columns]).map_err(|error| {
             native("internal", "the logits have another shape than expected".to_owned(), Some(error.to_string()), None)

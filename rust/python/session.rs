@@ -87,10 +87,7 @@ impl Session {
 
     /// Appends tokens; stopped by the watcher it keeps the chunks done and raises with the code `cancelled`.
     fn extend(&self, py: Python<'_>, tokens: Vec<u32>, watcher: &Bound<'_, Watcher>) -> PyResult<()> {
-        let watch = watcher.get();
-        watch.enter(py)?;
-        let done = self.with(py, |session| session.extend(&tokens, watch));
-        watch.raised().map_or(done, Err)
+        watcher.get().follow(py, |watch| self.lock().extend(&tokens, watch))
     }
 
     /// Forgets everything after the first `length` tokens.

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use colibri_engine::{Control, Phase, Watch};
+use colibri_engine::{Control, EngineError, Phase, Watch};
+use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 
-use crate::error::invalid;
+use crate::error::{detached, invalid};
 
 /// The interpreter is asked for signals, and told about progress, at most this often.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -100,8 +101,20 @@ impl Watcher {
 }
 
 impl Watcher {
+    /// Runs `work` without the interpreter lock. What a signal handler or the callback raised while it ran takes
+    /// precedence over its own error.
+    pub(crate) fn follow<T: Ungil + Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Self) -> Result<T, EngineError> + Ungil + Send,
+    ) -> PyResult<T> {
+        self.enter(py)?;
+        let outcome = detached(py, || work(self));
+        self.raised().map_or(outcome, Err)
+    }
+
     /// Called with the interpreter lock before work begins: notes the thread.
-    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
+    fn enter(&self, py: Python<'_>) -> PyResult<()> {
         let threading = py.import("threading")?;
         let main = threading.call_method0("main_thread")?.getattr("ident")?;
         let current = threading.call_method0("get_ident")?;
@@ -109,8 +122,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// What was raised while the work ran; takes precedence over the work's own error.
-    pub(crate) fn raised(&self) -> Option<PyErr> {
+    /// What was raised while the work ran.
+    fn raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
