@@ -78,21 +78,32 @@ impl Conversion {
                 if finished {
                     layout.steps.clear();
                 }
-                let conversion = Self {
-                    steps: Vec::new(),
-                    pool: pool(options),
-                    notes: Vec::new(),
-                    resumed_shards: 0,
-                    stages: Stages::default(),
-                    options: options.clone(),
-                    checkpoint,
-                    layout,
-                    building,
-                    journal,
-                    started,
-                };
-                conversion.take_up(finished)
+                Self::assemble(options, checkpoint, layout, building, journal, started).take_up(finished)
             }
+        }
+    }
+
+    /// A conversion with its parts; nothing is done yet.
+    fn assemble(
+        options: &ConvertOptions,
+        checkpoint: Checkpoint,
+        layout: Layout,
+        building: BuildDirectory,
+        journal: Journal,
+        started: Instant,
+    ) -> Self {
+        Self {
+            steps: Vec::new(),
+            pool: pool(options),
+            notes: Vec::new(),
+            resumed_shards: 0,
+            stages: Stages::default(),
+            options: options.clone(),
+            checkpoint,
+            layout,
+            building,
+            journal,
+            started,
         }
     }
 
@@ -112,19 +123,7 @@ impl Conversion {
         let mut journal = Journal::begin(source, options, layout.digest()?)?;
         let removed = building.clear(&|_| false)?;
         observe(&mut journal, Place { source, folder: building.path() }, &checkpoint.record.files)?;
-        let mut conversion = Self {
-            steps: Vec::new(),
-            pool: pool(options),
-            notes: Vec::new(),
-            resumed_shards: 0,
-            stages: Stages::default(),
-            options: options.clone(),
-            checkpoint,
-            layout,
-            building,
-            journal,
-            started,
-        };
+        let mut conversion = Self::assemble(options, checkpoint, layout, building, journal, started);
         if !removed.is_empty() {
             let name = conversion.building.shown();
             conversion.notes.push(format!("{name} held the remains of a run without its journal; they were removed"));
