@@ -9,9 +9,9 @@ answer equals that of a fresh session.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
+from colibri.closing import Handle
 from colibri.errors import error, invalid_value
 from colibri.generation import (
     GenerationOptions,
@@ -59,7 +59,7 @@ def chat_request(
     )
 
 
-class Session:
+class Session(Handle):
     """A conversation with its own KV cache; made by `Model.session`."""
 
     def __init__(self, engine: Engine, folder: ModelFolder, system: str | None) -> None:
@@ -206,17 +206,6 @@ class Session:
         if self._closed:
             raise ValueError("the session is closed")
         self._engine.native()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Session cannot be pickled or copied")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.turns} turns, {len(self)} tokens"

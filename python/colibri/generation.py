@@ -12,10 +12,11 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from colibri.assembly import TextAssembler
+from colibri.closing import Closing
 from colibri.engine import (
     CancelToken,
     Engine,
@@ -273,7 +274,7 @@ class KvCache:
         return 0 if self._session is None else len(self._session)
 
 
-class Stream(Iterator[Chunk]):
+class Stream(Iterator[Chunk], Closing):
     """The chunks of one generation, and its `result` when they are used up.
 
     Closing it, leaving its `with` block or letting go of it stops the generation and frees the model for the
@@ -322,14 +323,6 @@ class Stream(Iterator[Chunk]):
 
     def __iter__(self) -> Self:
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Generation:

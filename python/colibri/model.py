@@ -13,11 +13,11 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from colibri import engine
 from colibri.chat import Session, chat_request
+from colibri.closing import Handle
 from colibri.engine import Engine, Options, ProgressCallback, Size
 from colibri.errors import error, invalid_value
 from colibri.generation import (
@@ -183,7 +183,7 @@ def inspect(path: str | os.PathLike[str] = DEMO) -> dict[str, Any]:
     return engine.inspect(str(folder_of(path)))
 
 
-class Model:
+class Model(Handle):
     """A loaded model; made by `load`."""
 
     def __init__(self, engine: Engine, path: Path) -> None:
@@ -445,17 +445,6 @@ class Model:
         self, ids: Sequence[int] | Encoded, params: SamplingParams | None, options: GenerationOptions
     ) -> Request:
         return build_request(ids, params, options, self._folder.defaults, stop_ids=self.stop_ids)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Model cannot be pickled or copied")
 
     def __repr__(self) -> str:
         state = (

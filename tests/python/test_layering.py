@@ -15,6 +15,7 @@ PACKAGE = Path(colibri.__file__).parent
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
+    "closing": set(),
     "results": set(),
     "quantities": set(),
     "build_folder": {"errors", "json_file"},
@@ -28,8 +29,17 @@ LAYERS: dict[str, set[str]] = {
     "model_folder": {"errors", "sampling", "template", "tokenizer"},
     "engine": {"_native", "arguments", "errors", "results"},
     "assembly": {"results", "tokenizer"},
-    "generation": {"assembly", "engine", "errors", "results", "sampling", "setting_kinds", "tokenizer"},
-    "chat": {"errors", "generation", "results", "sampling", "template"},
+    "generation": {
+        "assembly",
+        "closing",
+        "engine",
+        "errors",
+        "results",
+        "sampling",
+        "setting_kinds",
+        "tokenizer",
+    },
+    "chat": {"closing", "errors", "generation", "results", "sampling", "template"},
     "completion": {"generation", "results"},
     "conversion": {
         *("arguments", "build_folder", "download", "engine", "errors", "hub", "hub_conversion", "locate"),
@@ -62,6 +72,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {
         *(
             "chat",
+            "closing",
             "completion",
             "engine",
             "errors",
