@@ -200,10 +200,9 @@ def _check_end(
     if conversion.partial.exists():
         tally.faults.append(f"round {tally.rounds}: {conversion.partial} is still there")
     if out:
-        summary = json.loads(out).get("summary", {})
-        resumed = summary.get("resumed_shards")
-        tally.resumed += resumed or 0
-        if resumed is not None and resumed < len(seen):
+        resumed = json.loads(out)["resumed_shards"]
+        tally.resumed += resumed
+        if resumed < len(seen):
             tally.faults.append(f"round {tally.rounds}: {resumed} shards kept of {len(seen)} finished")
 
 
