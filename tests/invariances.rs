@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 use colibri::engine::convert::{ConvertOptions, TARGET_FORMATS, convert};
 use colibri::engine::fixture::{Fixture, SplitMix64};
-use colibri::engine::{EngineConfig, Model, NoWatch};
+use colibri::engine::{EngineConfig, Model, NoWatch, Sampled, SamplingParams};
+use colibri::grammar::TokenMask;
 use colibri::kernels::{KernelSet, Numerics, ScaleRule};
 use colibri::store::budget::ScaleMode;
 use colibri::store::source::SOURCES;
@@ -259,6 +260,97 @@ fn i3_the_published_layout_gives_the_bits_of_ours_wherever_its_scales_live() {
                         assert!(equal, "{}, shift {shift}, {}, {mode:?}, {slots:?} slots", case.name, source.kind);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The mask of a position of a text, for a vocabulary of this size.
+type MaskAt = fn(usize, usize) -> Option<TokenMask>;
+
+/// What each position of a text is chosen with: greedy and drawn, with penalties on what came before, with a mask that
+/// changes from position to position.
+fn choices(vocab: usize) -> Vec<(SamplingParams, MaskAt)> {
+    fn changing(position: usize, vocab: usize) -> Option<TokenMask> {
+        let mut mask = TokenMask::none(vocab);
+        (0..vocab as u32)
+            .filter(|token| !(*token as usize + position).is_multiple_of(3))
+            .for_each(|token| mask.allow(token));
+        Some(mask)
+    }
+    let penalties = SamplingParams {
+        repeat_penalty: 1.4,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.3,
+        ..SamplingParams::greedy()
+    };
+    let drawn = SamplingParams { temperature: 0.8, seed: 21, ..SamplingParams::default() };
+    let both = SamplingParams { temperature: 1.5, top_k: vocab as u32 / 2, min_p: 0.01, seed: 3, ..penalties };
+    let free = |_, _| None;
+    vec![
+        (SamplingParams::greedy(), free),
+        (penalties, free),
+        (penalties, changing),
+        (drawn, free),
+        (drawn, changing),
+        (both, free),
+        (both, changing),
+    ]
+}
+
+#[test]
+fn i4_drafts_right_and_wrong_do_not_change_a_bit() {
+    const TOKENS: usize = 24;
+    for case in &CASES.1 {
+        // Each way of choosing under one of the settings.
+        for (half, (chunk, threads)) in [(64, 2), (3, 1)].into_iter().enumerate() {
+            let config = EngineConfig { threads: Some(threads), ..plain(Numerics::Quantized) };
+            let config = EngineConfig { kernels: "auto".to_owned(), prefill_chunk: Some(chunk), ..config };
+            let model = Model::open(&case.path, &config, &NoWatch).unwrap();
+            let prompt = text(case, 20);
+            for (number, (params, mask)) in choices(case.vocab).into_iter().enumerate().skip(half).step_by(2) {
+                let mut session = model.session();
+                session.extend(&prompt, &NoWatch).unwrap();
+                let mut expected: Vec<Sampled> = Vec::new();
+                while expected.len() < TOKENS {
+                    let position = session.len();
+                    let mask = mask(position, case.vocab);
+                    expected.push(session.sample_at(position, &params, mask.as_ref()).unwrap());
+                    session.extend(&[expected[expected.len() - 1].token], &NoWatch).unwrap();
+                }
+                let last = session.logits().map(<[f32]>::to_vec);
+                let mut random = SplitMix64 { state: number as u64 };
+                let mut session = model.session();
+                session.extend(&prompt, &NoWatch).unwrap();
+                let mut found: Vec<Sampled> = Vec::new();
+                let choose = |session: &colibri::engine::Session, position: usize| {
+                    let mask = mask(position, case.vocab);
+                    session.sample_at(position, &params, mask.as_ref()).unwrap()
+                };
+                while found.len() < TOKENS {
+                    found.push(choose(&session, session.len()));
+                    // The token that was chosen, and a guess that is right for a while.
+                    let (right, wrong) = (random.token(6) as usize, random.token(4) as usize);
+                    let known = expected[found.len()..].iter().take(right).map(|sampled| sampled.token);
+                    let draft: Vec<u32> = std::iter::once(found[found.len() - 1].token).chain(known).collect();
+                    let draft = [draft, (0..wrong).map(|_| random.token(case.vocab)).collect()].concat();
+                    let start = session.len();
+                    session.extend_all(&draft, &NoWatch).unwrap();
+                    let mut taken = 1;
+                    while taken < draft.len() && found.len() < TOKENS {
+                        let sampled = choose(&session, start + taken);
+                        if sampled.token != draft[taken] {
+                            break;
+                        }
+                        found.push(sampled);
+                        taken += 1;
+                    }
+                    session.rewind(start + taken);
+                }
+                let bits = |of: &[Sampled]| -> Vec<_> { of.iter().map(|s| (s.token, s.logprob.to_bits())).collect() };
+                assert_eq!(bits(&found), bits(&expected), "{}, choice {number}, chunks of {chunk}", case.name);
+                assert_eq!(session.len(), prompt.len() + TOKENS);
+                assert_eq!(session.logits().map(<[f32]>::to_vec), last, "{}, choice {number}", case.name);
             }
         }
     }

@@ -14,7 +14,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// Modules of the engine and their tier; a module imports its own tier and the ones below.
-const TIERS: [(&str, usize); 22] = [
+const TIERS: [(&str, usize); 23] = [
     ("spec", 0),
     ("names", 0),
     ("config", 0),
@@ -24,6 +24,7 @@ const TIERS: [(&str, usize); 22] = [
     ("weights", 1),
     ("experts", 1),
     ("kv", 1),
+    ("token_grammar", 1),
     ("scratch", 1),
     ("blueprint", 1),
     ("block", 2),

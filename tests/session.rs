@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use colibri::engine::config::DRAFT_TOKENS;
 use colibri::engine::fixture::Fixture;
 use colibri::engine::{Control, EngineConfig, Model, NoWatch, Phase, SamplingParams, Watch};
 use colibri::store::error::grouped;
@@ -198,6 +199,56 @@ fn sampling_needs_logits_and_a_step_takes_the_token_in() {
     assert!(session.logits().is_some(), "rewinding to the present changes nothing");
     session.rewind(20);
     assert!(session.logits().is_none() && session.sample(&SamplingParams::greedy()).is_err());
+}
+
+#[test]
+fn a_draft_is_one_step_of_decoding_and_keeps_the_row_of_each_token() {
+    let folder = checkpoint(&Fixture::default());
+    let model = open(folder.path(), 6);
+    let expected = model.logits(&TOKENS, &NoWatch).unwrap();
+    let row = |position: usize| Some(&expected[(position - 1) * 256..position * 256]);
+    let (mut session, watch) = (model.session(), Rising::default());
+    session.extend(&TOKENS[..5], &NoWatch).unwrap();
+    assert_eq!(
+        (session.row_at(5), session.row_at(4), session.row_at(6), session.row_at(0)),
+        (row(5), None, None, None)
+    );
+    session.extend_all(&TOKENS[5..9], &watch).unwrap();
+    assert_eq!((watch.prefill.load(Ordering::Relaxed), watch.decode.load(Ordering::Relaxed)), (0, 4));
+    session.extend_all(&[], &NoWatch).unwrap();
+    assert_eq!(session.row_at(5), None, "the row before the draft gave way");
+    (6..=9).for_each(|position| assert_eq!(session.row_at(position), row(position), "position {position}"));
+    assert_eq!((session.row_at(10), session.row_at(usize::MAX), session.logits()), (None, None, row(9)));
+    session.rewind(7);
+    assert_eq!((session.logits(), session.row_at(6), session.row_at(8)), (row(7), row(6), None));
+    assert!(session.sample(&SamplingParams::greedy()).is_ok(), "a rewound draft leaves a row to choose from");
+    session.rewind(5);
+    assert_eq!((session.logits(), session.row_at(6)), (None, None));
+    // More than a chunk.
+    session.extend_all(&TOKENS[5..], &NoWatch).unwrap();
+    (6..=20).for_each(|position| assert_eq!(session.row_at(position), row(position), "position {position}"));
+}
+
+#[test]
+fn a_draft_that_is_too_long_or_stopped_is_refused() {
+    let folder = checkpoint(&Fixture::default());
+    let model = open(folder.path(), 6);
+    let mut session = model.session();
+    session.extend(&TOKENS[..5], &NoWatch).unwrap();
+    let before = session.logits().map(<[f32]>::to_vec);
+    let error = session.extend_all(&[1; DRAFT_TOKENS + 1], &NoWatch).unwrap_err();
+    assert_eq!((error.code(), session.len()), ("invalid_value", 5));
+    assert!(error.to_string().contains("64") && error.to_string().contains("65"), "{error}");
+    assert_eq!(session.extend_all(&[256], &NoWatch).unwrap_err().code(), "invalid_value");
+    assert_eq!(session.logits().map(<[f32]>::to_vec), before);
+    // The chunk before the stop is kept, but no row.
+    let error = session.extend_all(&TOKENS[5..], &StopAt { call: 7, calls: AtomicU64::new(0) }).unwrap_err();
+    assert_eq!((error.code(), session.len()), ("cancelled", 11));
+    assert!((0..=11).all(|position| session.row_at(position).is_none()));
+    session.extend_all(&TOKENS[11..], &NoWatch).unwrap();
+    let expected = model.logits(&TOKENS, &NoWatch).unwrap();
+    assert_eq!(session.logits(), Some(&expected[19 * 256..]));
+    assert_eq!(session.sample_at(3, &SamplingParams::greedy(), None).unwrap_err().code(), "invalid_value");
 }
 
 #[test]

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 from colibri.cli.app import VERBS, command
 from colibri.errors import TAXONOMY
-from colibri.settings import DOWNLOAD, GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, Setting
+from colibri.settings import DOWNLOAD, GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, STRUCTURE, Setting
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 100
@@ -46,7 +46,9 @@ EXITS = {
     "4": "not enough memory, disk or context",
     "5": "reading the weights failed",
     "6": "the network, the hub or the access to it failed",
+    "7": "a grammar, a schema or a list of tools is invalid or not supported",
     "8": "`colibri doctor` found a failure; with `--strict` also a warning",
+    "10": "the answer is cut: it ended before its grammar could",
     "75": "the model is busy",
     "124": "`--timeout` was reached",
     "129": "stopped by SIGHUP: the terminal was closed",
@@ -74,7 +76,7 @@ ram = "20GB"
 
 [models.big]                           # -m big
 path = "/folder/of/the/model"
-ctx = 16384                            # for this model only: tables Model, Generation, Prompt below
+ctx = 16384                            # only for it: tables Model, Generation, Structured, Prompt below
 ```
 
 """
@@ -127,7 +129,7 @@ def _help(verb: click.Command, path: str, parent: click.Context | None) -> str:
 def settings_page() -> str:
     """The page of settings, one table a group."""
     parts = [NOTE, SETTINGS_INTRODUCTION]
-    for group in (MODEL, DOWNLOAD, GENERATION, PROMPT, OUTPUT):
+    for group in (MODEL, DOWNLOAD, GENERATION, STRUCTURE, PROMPT, OUTPUT):
         parts.append(f"## {group[0].upper()}{group[1:]}\n\n")
         parts.append(
             "| flag | variable | key in the file | value | default | meaning |\n|---|---|---|---|---|---|\n"

@@ -27,22 +27,25 @@ if TYPE_CHECKING:
     from colibri.errors import ContextError as ContextError
     from colibri.errors import DownloadError as DownloadError
     from colibri.errors import EngineError as EngineError
+    from colibri.errors import GrammarError as GrammarError
     from colibri.errors import InvalidValue as InvalidValue
     from colibri.errors import ModelError as ModelError
     from colibri.errors import ModelNotFound as ModelNotFound
     from colibri.errors import ResourceError as ResourceError
     from colibri.errors import StorageError as StorageError
-    from colibri.generation import GenerationOptions as GenerationOptions
     from colibri.generation import Stream as Stream
+    from colibri.grammar import Grammar as Grammar
     from colibri.model import Model as Model
     from colibri.model import inspect as inspect
     from colibri.model import load as load
     from colibri.model import plan as plan
     from colibri.model import plan_remote as plan_remote
+    from colibri.request import GenerationOptions as GenerationOptions
     from colibri.results import Check as Check
     from colibri.results import Chunk as Chunk
     from colibri.results import ConvertReport as ConvertReport
     from colibri.results import DoctorReport as DoctorReport
+    from colibri.results import DraftStat as DraftStat
     from colibri.results import Machine as Machine
     from colibri.results import ModelInfo as ModelInfo
     from colibri.results import Plan as Plan
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from colibri.results import Result as Result
     from colibri.results import Stats as Stats
     from colibri.sampling import SamplingParams as SamplingParams
+    from colibri.tools import ToolSet as ToolSet
 
 __version__ = "0.1.0"
 
@@ -65,8 +69,11 @@ _HOMES = {
     "ConvertReport": "results",
     "DoctorReport": "results",
     "DownloadError": "errors",
+    "DraftStat": "results",
     "EngineError": "errors",
-    "GenerationOptions": "generation",
+    "GenerationOptions": "request",
+    "Grammar": "grammar",
+    "GrammarError": "errors",
     "InvalidValue": "errors",
     "Machine": "results",
     "Model": "model",
@@ -83,6 +90,7 @@ _HOMES = {
     "Stats": "results",
     "StorageError": "errors",
     "Stream": "generation",
+    "ToolSet": "tools",
     "convert": "conversion",
     "doctor": "diagnosis",
     "inspect": "model",

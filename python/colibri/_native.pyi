@@ -10,12 +10,17 @@ __all__ = [
     "CancelToken",
     "Conversion",
     "ConvertOptions",
+    "Grammar",
+    "GrammarState",
     "Model",
     "NativeError",
     "OpenOptions",
     "Sampling",
     "Session",
+    "Vocabulary",
     "Watcher",
+    "check_gbnf",
+    "check_json_schema",
     "convert",
     "convert_dry_run",
     "doctor",
@@ -137,7 +142,7 @@ class Model:
 
 @final
 class Session:
-    """A KV cache with the logits of its last position."""
+    """A KV cache with the logits of its last tokens."""
 
     @property
     def capacity(self) -> int:
@@ -150,17 +155,151 @@ class Session:
     def extend(self, tokens: Sequence[int], watcher: Watcher) -> None:
         """Appends tokens; stopped by the watcher it keeps what is done and raises `cancelled`."""
 
+    def extend_all(self, tokens: Sequence[int], watcher: Watcher) -> None:
+        """Appends at most 64 tokens and keeps the row of each, for `sample_at`; counts as decoding."""
+
     def rewind(self, length: int) -> None:
-        """Forgets everything after the first `length` tokens."""
+        """Forgets everything after the first `length` tokens; the kept rows of earlier tokens stay."""
 
-    def sample(self, sampling: Sampling) -> tuple[int, float]:
-        """Chooses the next token from the last row; returns it with its log probability."""
+    def sample(self, sampling: Sampling, state: GrammarState | None = None) -> tuple[int, float]:
+        """Chooses the next token from the last row; returns it with its log probability, mask aside."""
 
-    def penalised(self, sampling: Sampling) -> NDArray[np.float32]:
-        """A copy of the last row [vocab] after the penalties."""
+    def sample_at(
+        self, position: int, sampling: Sampling, state: GrammarState | None = None
+    ) -> tuple[int, float]:
+        """Chooses the token with the index `position` as `sample` did when there were `position` tokens.
 
-    def choose(self, logits: NDArray[np.float32], sampling: Sampling) -> tuple[int, float]:
-        """Chooses the next token from a row that already holds the penalties."""
+        `state` is that before this token. `sample_at(len(session), ...)` is `sample(...)`.
+        """
+
+    def row_at(self, position: int) -> NDArray[np.float32] | None:
+        """A copy of the row [vocab] that the token with the index `position` is chosen from, if kept."""
+
+    def penalised(self, sampling: Sampling, position: int | None = None) -> NDArray[np.float32]:
+        """A copy of the last row [vocab], or of that for `position`, after the penalties."""
+
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        sampling: Sampling,
+        state: GrammarState | None = None,
+        position: int | None = None,
+    ) -> tuple[int, float]:
+        """Chooses the next token, or that at `position`, from a row that already holds the penalties."""
+
+@final
+class Grammar:
+    """A compiled language over bytes. Errors are raised with all faults in the message."""
+
+    @staticmethod
+    def from_gbnf(text: str) -> Grammar:
+        """Compiles GBNF; the start is `root`."""
+
+    @staticmethod
+    def from_regex(pattern: str) -> Grammar:
+        """Compiles a pattern that the whole text must match."""
+
+    @staticmethod
+    def from_json_schema(
+        text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
+    ) -> Grammar:
+        """Compiles a JSON schema; `lenient` ignores what cannot be enforced and notes it."""
+
+    @staticmethod
+    def from_tools(
+        text: str,
+        free: bool = False,
+        parallel: bool = True,
+        lenient: bool = False,
+        whitespace: Literal["compact", "flexible"] = "compact",
+        framing: tuple[str, str, str, str] | None = None,
+    ) -> Grammar:
+        """Compiles tools, a JSON list of `name` and `parameters`, to answers with calls in GLM's form.
+
+        With `free` any text may stand before calls; `parallel` allows several. `framing` is the white space
+        before an argument's name, before its value, before the end of a call, and between calls; without it
+        a line break may stand there.
+        """
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What the author of a schema should know: JSON pointer and text."""
+
+    def matched(self, text: bytes) -> int:
+        """How many of the bytes, from the first on, are the beginning of a text of the language."""
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether the bytes are a text of the language."""
+
+    def can_end(self, prefix: bytes) -> bool:
+        """The same as `accepts`, said of a prefix."""
+
+    def allowed(self, prefix: bytes) -> bytes:
+        """The bytes that may follow, in rising order; none when the prefix does not fit."""
+
+    def forced(self, prefix: bytes, limit: int = 65536) -> bytes:
+        """The bytes that must follow, at most `limit`; none when the prefix does not fit."""
+
+@final
+class Vocabulary:
+    """The bytes of every token, and the special tokens, which no text produces.
+
+    `special` maps texts such as `<|user|>` to ids; what `token_bytes` says of these ids is left aside.
+    """
+
+    def __new__(cls, token_bytes: Sequence[bytes], special: dict[str, int]) -> Vocabulary: ...
+    def __len__(self) -> int: ...
+
+@final
+class GrammarState:
+    """A position in a grammar, moved token by token.
+
+    The tokens of `stop_ids` end the text: they are allowed exactly when it can end, and nothing follows them.
+    """
+
+    def __new__(cls, grammar: Grammar, vocabulary: Vocabulary, stop_ids: Sequence[int]) -> GrammarState: ...
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may follow, [tokens of the vocabulary]."""
+
+    def mask_counts(self) -> tuple[int, int | None]:
+        """How many tokens may follow, and the only one where it is one."""
+
+    def allows(self, token: int) -> bool:
+        """Whether the token may follow."""
+
+    def accept(self, token: int) -> bool:
+        """Takes a token; False, and nothing changed, when it may not follow."""
+
+    def forced(self, limit: int) -> bytes:
+        """The bytes that must follow, at most `limit`; none where the text can end."""
+
+    def allowed_bytes(self) -> bytes:
+        """The bytes that may follow, in rising order."""
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the text can end here; True once it has."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether a stop token was taken."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens were taken."""
+
+    def rewind(self, length: int) -> None:
+        """Goes back to where `length` tokens were taken."""
+
+def check_gbnf(text: str) -> list[dict[str, str | int | None]]:
+    """Every fault: `code`, `message`, `why`, `fix`, `line`, `column`, `text`, `pointer`, `shown`.
+
+    `shown` is the whole report of the fault, with the line and a caret where there is a place.
+    """
+
+def check_json_schema(
+    text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
+) -> list[dict[str, str | int | None]]:
+    """Every fault of a JSON schema, as `check_gbnf` gives them."""
 
 def plan(path: str, options: OpenOptions, measure: bool = False) -> str:
     """Where a model that is not loaded would live, and how fast that would be, as JSON.

@@ -1,7 +1,8 @@
 """The text of an answer, put together from its tokens.
 
-Owns whole characters, reasoning apart from the answer, and stop strings. Refuses nothing. What must hold: the
-pieces joined are the whole text, and no piece holds a part of a stop string that is met later.
+Owns whole characters, reasoning and tool calls apart from the answer, and stop strings. Refuses nothing.
+What must hold: the pieces joined are the whole text, and no piece holds a part of a stop string, or of the
+mark that opens a call, that is met later.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from colibri.tokenizer import IncrementalDecoder
 
 
 class TextAssembler:
-    """Tokens to text: whole characters, reasoning apart from the answer, stop strings cut off.
+    """Tokens to text: whole characters, reasoning and calls apart from the answer, stop strings cut off.
 
-    Text that may be the beginning of a stop string is held back until that is decided.
+    Text that may be the beginning of a stop string or a call is held back until that is decided. From the
+    first call on everything belongs to calls.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class TextAssembler:
         stop: tuple[str, ...] = (),
         think_ids: tuple[int, int] | None = None,
         reasoning: bool = False,
+        call_opens: str | None = None,
     ) -> None:
         self._decoder = decoder
         self._stop = stop
@@ -31,22 +34,28 @@ class TextAssembler:
         self._kind: ChunkKind = "reasoning" if reasoning else "text"
         self._held = ""
         self._stopped = False
-        self._parts: dict[ChunkKind, list[str]] = {"text": [], "reasoning": []}
+        self._call_opens = call_opens
+        # What ends or interrupts plain text.
+        self._marks = stop if call_opens is None else (*stop, call_opens)
+        self._parts: dict[ChunkKind, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
 
     def push(self, token: int) -> tuple[ChunkKind, str, bool]:
         """Takes a token; returns kind and text of what it completes, and whether a stop string was met."""
         if self._decoder is None:
             return "text", "", False
         kind = self._kind
+        if kind == "tool_call":
+            piece, self._held = self._held + self._decoder.push(token), ""
+            return kind, self._emit(piece), False
         if self._think_ids is not None and token in self._think_ids:
             piece = self._emit(self._held + self._decoder.finish())
             self._held = ""
             self._kind = "reasoning" if token == self._think_ids[0] else "text"
             return kind, piece, False
         piece = self._decoder.push(token)
-        if kind == "text" and self._stop:
+        if kind == "text" and self._marks:
             piece = self._cut(piece)
-        return kind, self._emit(piece), self._stopped
+        return kind, self._emit(piece, kind), self._stopped
 
     def finish(self) -> Iterator[tuple[ChunkKind, str]]:
         """What is left at the end: text held back, and U+FFFD for a character that was cut off."""
@@ -55,29 +64,45 @@ class TextAssembler:
         tail = self._decoder.finish()
         if self._stopped:
             return
-        piece = self._cut(tail) if self._kind == "text" and self._stop else tail
-        piece += "" if self._stopped else self._held
-        self._held = ""
+        kind = self._kind
+        piece = self._cut(tail) if kind == "text" and self._marks else self._take_held() + tail
+        if not self._stopped and self._kind == kind:
+            piece += self._take_held()
         if piece:
-            yield self._kind, self._emit(piece)
+            yield kind, self._emit(piece, kind)
+        rest = self._take_held()
+        if rest:
+            yield self._kind, self._emit(rest)
 
     def joined(self, kind: ChunkKind) -> str:
         """All text of a kind so far."""
         return "".join(self._parts[kind])
 
-    def _emit(self, piece: str) -> str:
+    def add_text(self, piece: str) -> None:
+        """Counts a text among the answer's, such as one that looked like a call."""
+        self._parts["text"].append(piece)
+
+    def _take_held(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _emit(self, piece: str, kind: ChunkKind | None = None) -> str:
         if piece:
-            self._parts[self._kind].append(piece)
+            self._parts[kind or self._kind].append(piece)
         return piece
 
     def _cut(self, piece: str) -> str:
         """The part of held and new text that can be shown now."""
         text = self._held + piece
-        found = [index for index in (text.find(stop) for stop in self._stop) if index >= 0]
+        found = [(text.find(mark), mark) for mark in self._marks if mark in text]
         if found:
-            self._stopped, self._held = True, ""
-            return text[: min(found)]
-        keep = max(_overlap(text, stop) for stop in self._stop)
+            index, mark = min(found)
+            if mark == self._call_opens and mark not in self._stop:
+                self._kind, self._held = "tool_call", text[index:]
+            else:
+                self._stopped, self._held = True, ""
+            return text[:index]
+        keep = max(_overlap(text, mark) for mark in self._marks)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

@@ -8,22 +8,23 @@ answer equals that of a fresh session.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from colibri.closing import Handle
 from colibri.errors import error, invalid_value
-from colibri.generation import (
+from colibri.generation import KvCache, Stream
+from colibri.request import (
     GenerationOptions,
-    KvCache,
     Request,
-    Stream,
     build_request,
     check_length,
     check_options,
     check_text,
     encode_prompt,
     thinks,
+    tools_of,
 )
 from colibri.results import Result
 from colibri.sampling import SamplingParams
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from colibri.engine import Engine
     from colibri.model_folder import ModelFolder
     from colibri.template import Message
+
+
+_ENDS: Final = ("stop", "length", "tool_calls")
+"""Ends after which an answer without a token is one, too."""
 
 
 def chat_request(
@@ -47,12 +52,19 @@ def chat_request(
     tokenizer = folder.tokenizer
     # What is far too long is refused before the template works on it.
     check_length(engine, tokenizer, user_texts(messages))
-    text = folder.render(messages, think=thinks(options), reasoning_effort=options.get("reasoning_effort"))
+    tools = tools_of(options)
+    text = folder.render(
+        messages,
+        think=thinks(options),
+        reasoning_effort=options.get("reasoning_effort"),
+        tools=None if tools is None else tools.definitions,
+    )
     return build_request(
         encode_prompt(engine, tokenizer, text, options),
         params,
         options,
         folder.defaults,
+        None if tools is None else folder.call_framing,
         stop_ids=folder.stop_ids,
         think_ids=folder.think_ids,
         reasoning=text.rstrip().endswith("<think>"),
@@ -116,7 +128,7 @@ class Session(Handle):
         request = chat_request(self._engine, self._folder, self._conversation(question), params, options)
 
         def remember(result: Result) -> None:
-            if result.token_ids or result.finish_reason in ("stop", "length"):
+            if result.token_ids or result.finish_reason in _ENDS:
                 self._messages += [question, _answer(result)]
                 self._last, self._answer = request, result
 
@@ -139,7 +151,8 @@ class Session(Handle):
         check_options(options, params)
         self._check_open()
         last, answer = self._last, self._answer
-        if last is None or answer is None or answer.stop_token is not None:
+        whole = answer is not None and answer.finish_reason in ("stop", "tool_calls") and answer.complete
+        if last is None or answer is None or answer.stop_token is not None or whole:
             raise error(
                 "invalid_value",
                 "there is nothing to continue",
@@ -153,13 +166,16 @@ class Session(Handle):
             params,
             options,
             folder.defaults,
+            None if tools_of(options) is None else folder.call_framing,
             stop_ids=folder.stop_ids,
             think_ids=folder.think_ids,
             reasoning=opened[-1] == (folder.think_ids or (None,))[0] if opened else last.reasoning,
         )
+        if request.guidance is not None:
+            request = _continued(request, last, answer)
 
         def remember(result: Result) -> None:
-            if result.token_ids or result.finish_reason in ("stop", "length"):
+            if result.token_ids or result.finish_reason in _ENDS:
                 whole = Result(
                     answer.text + result.text,
                     answer.reasoning + result.reasoning,
@@ -168,6 +184,8 @@ class Session(Handle):
                     result.stats,
                     result.stop_token,
                     result.limit,
+                    answer.tool_calls + result.tool_calls,
+                    result.complete,
                 )
                 self._messages[-1] = _answer(whole)
                 self._answer = whole
@@ -200,7 +218,7 @@ class Session(Handle):
         return [*system, *self._messages, question]
 
     def _start(self, request: Request, remember: Callable[[Result], None]) -> Stream:
-        return Stream(self._engine, self._cache, request, self._folder.tokenizer.decoder(), remember)
+        return Stream(self._engine, self._cache, request, self._folder.tokenizer, remember)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -212,9 +230,21 @@ class Session(Handle):
         return f"Session({self._engine.info.name!r}, {state})"
 
 
+def _continued(request: Request, last: Request, answer: Result) -> Request:
+    """A request whose grammar takes up where the answer, without its reasoning, was cut."""
+    assert request.guidance is not None
+    chosen = list(answer.token_ids)
+    if last.reasoning and last.think_ids is not None:
+        closing = last.think_ids[1]
+        chosen = chosen[chosen.index(closing) + 1 :] if closing in chosen else []
+    return dataclasses.replace(request, guidance=dataclasses.replace(request.guidance, replay=tuple(chosen)))
+
+
 def _answer(result: Result) -> Message:
     """The message that a result adds to the conversation."""
-    message = {"role": "assistant", "content": result.text}
+    message: dict[str, Any] = {"role": "assistant", "content": result.text}
     if result.reasoning:
         message["reasoning_content"] = result.reasoning
+    if result.tool_calls:
+        message["tool_calls"] = list(result.tool_calls)
     return message

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from colibri.generation import Stream
 from colibri.results import Result
+
+# Kind of a chunk -> field of the message. Calls are sent when they are whole.
+_FIELDS: Final = {"text": "content", "reasoning": "reasoning_content"}
 
 
 def completion(stream: Stream, model: str) -> dict[str, Any]:
@@ -21,6 +24,9 @@ def completion(stream: Stream, model: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": result.text}
     if result.reasoning:
         message["reasoning_content"] = result.reasoning
+    if result.tool_calls:
+        message["tool_calls"] = list(result.tool_calls)
+        message["content"] = result.text or None
     return {
         **_envelope("chat.completion", model),
         "choices": [{"index": 0, "message": message, "finish_reason": result.finish_reason}],
@@ -38,8 +44,11 @@ def completion_chunks(stream: Stream, model: str) -> Iterator[dict[str, Any]]:
     with stream:
         yield chunk({"role": "assistant", "content": ""})
         for piece in stream:
-            if piece.text:
-                yield chunk({"content" if piece.kind == "text" else "reasoning_content": piece.text})
+            if piece.text and piece.kind in _FIELDS:
+                yield chunk({_FIELDS[piece.kind]: piece.text})
+        calls = [{"index": index, **call} for index, call in enumerate(stream.result.tool_calls)]
+        if calls:
+            yield chunk({"tool_calls": calls})
         yield {**chunk({}, stream.result.finish_reason), "usage": _usage(stream.result)}
 
 

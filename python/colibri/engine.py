@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from colibri import _native
 from colibri._native import CancelToken as CancelToken
+from colibri._native import Grammar
+from colibri._native import GrammarState as GrammarState
 from colibri._native import Sampling as Sampling
+from colibri._native import Vocabulary as Vocabulary
 from colibri._native import Watcher as Watcher
 from colibri.arguments import COUNT, INTEGER_MAX, SECONDS
 from colibri.arguments import Range as Limits
@@ -48,6 +51,12 @@ Phases: `load` and `convert` count bytes, `prefill` counts tokens, `decode` coun
 
 POLL_SECONDS: Final = 0.05
 """How often something that waits looks whether it shall stop."""
+
+NativeGrammar = Grammar
+"""A compiled grammar of the core."""
+
+ROWS_MAX: Final = 64
+"""The most tokens whose rows one forward keeps."""
 
 Size = int | str
 """Bytes, or text such as `20GB`, `20GiB`, `75%`, `auto`."""
@@ -215,6 +224,30 @@ def _conversion_summary(text: str) -> dict[str, Any]:
     for file in (*report["shards"], *report["files"]):
         file["sha256"] = file["sha256"] or None
     return report
+
+
+def compile_grammar(kind: str, *arguments: Any) -> NativeGrammar:
+    """Compiles with the constructor `from_KIND` of the native grammar.
+
+    Raises:
+        GrammarError: the text is faulty or not supported.
+    """
+    compile_native: Callable[..., NativeGrammar] = getattr(NativeGrammar, f"from_{kind}")
+    with translated():
+        return compile_native(*arguments)
+
+
+def grammar_faults(kind: str, *arguments: Any) -> list[dict[str, Any]]:
+    """Every fault that compiling would meet: `code`, `message`, `why`, `fix`, place and a `shown` report."""
+    check: Callable[..., list[dict[str, Any]]] = getattr(_native, f"check_{kind}")
+    with translated():
+        return check(*arguments)
+
+
+def grammar_state(grammar: NativeGrammar, vocabulary: Vocabulary, stop_ids: Sequence[int]) -> GrammarState:
+    """The position before any token; each of `stop_ids` may end the text."""
+    with translated():
+        return GrammarState(grammar, vocabulary, list(stop_ids))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -401,33 +434,48 @@ class EngineSession:
         with translated():
             self._native.rewind(length)
 
-    def extend(self, tokens: Sequence[int], watcher: Watcher) -> bool:
-        """Appends tokens; returns False when the watcher stopped it, and then holds what was done."""
+    def extend(self, tokens: Sequence[int], watcher: Watcher, *, every_row: bool = False) -> bool:
+        """Appends tokens; returns False when the watcher stopped it, and then holds what was done.
+
+        With `every_row`, for at most `ROWS_MAX` tokens, the row of each of them is kept for `sample`.
+        """
         self._engine.native()
         try:
-            self._native.extend(tokens, watcher)
+            if every_row:
+                self._native.extend_all(tokens, watcher)
+            else:
+                self._native.extend(tokens, watcher)
         except _native.NativeError as fault:
             if fault.args[0] == "cancelled":
                 return False
             raise from_native(fault) from None
         return True
 
-    def sample(self, sampling: Sampling) -> tuple[int, float]:
-        """Chooses the next token from the last row; returns it with its log probability."""
-        try:
-            return self._native.sample(sampling)
-        except _native.NativeError as fault:
-            raise from_native(fault) from None
+    def sample(
+        self, position: int, sampling: Sampling, state: GrammarState | None = None
+    ) -> tuple[int, float]:
+        """Chooses the token with the index `position` from its row; returns it with its log probability.
 
-    def penalised(self, sampling: Sampling) -> NDArray[np.float32]:
-        """A copy of the last row [vocab] after the penalties, for logits processors."""
+        `state`, where there is one, says which tokens the grammar allows there.
+        """
         with translated():
-            return self._native.penalised(sampling)
+            return self._native.sample_at(position, sampling, state)
 
-    def choose(self, logits: NDArray[np.float32], sampling: Sampling) -> tuple[int, float]:
-        """Chooses the next token from a row that already holds penalties and processors' changes."""
+    def penalised(self, position: int, sampling: Sampling) -> NDArray[np.float32]:
+        """A copy of the row [vocab] for `position` after the penalties, for logits processors."""
         with translated():
-            return self._native.choose(logits, sampling)
+            return self._native.penalised(sampling, position)
+
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        position: int,
+        sampling: Sampling,
+        state: GrammarState | None = None,
+    ) -> tuple[int, float]:
+        """The same as `sample` for a row that already holds penalties and processors' changes."""
+        with translated():
+            return self._native.choose(logits, sampling, state, position)
 
 
 def _machine(value: dict[str, Any]) -> Machine:

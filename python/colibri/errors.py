@@ -86,6 +86,10 @@ class Cancelled(ColibriError):
     """The caller stopped the operation, or the time for it is over (`timeout`)."""
 
 
+class GrammarError(ColibriError):
+    """A grammar, a schema or a list of tools is invalid, unsupported or too complex, or leads nowhere."""
+
+
 class EngineError(ColibriError):
     """The computation failed: a non-finite activation, or a fault of colibri itself."""
 
@@ -114,6 +118,10 @@ TAXONOMY: Final[dict[str, _Kind]] = {
     "unsupported_parameter": _Kind(InvalidValue, 2),
     "invalid_value": _Kind(InvalidValue, 2),
     "convert_parameters_differ": _Kind(InvalidValue, 2),
+    "grammar_syntax": _Kind(GrammarError, 7),
+    "schema_unsupported": _Kind(GrammarError, 7),
+    "grammar_too_complex": _Kind(GrammarError, 7),
+    "grammar_dead_end": _Kind(GrammarError, 7),
     "queue_full": _Kind(Busy, 75),
     "cancelled": _Kind(Cancelled, 130),
     "timeout": _Kind(Cancelled, 124),

@@ -20,19 +20,18 @@ from colibri.chat import Session, chat_request
 from colibri.closing import Handle
 from colibri.engine import Engine, Options, ProgressCallback, Size
 from colibri.errors import error, invalid_value
-from colibri.generation import (
+from colibri.generation import KvCache, Stream
+from colibri.model_folder import DEMO, ModelFolder, folder_of
+from colibri.request import (
     Encoded,
     GenerationOptions,
-    KvCache,
     Request,
-    Stream,
     build_request,
     check_options,
     check_text,
     encode_prompt,
     too_long,
 )
-from colibri.model_folder import DEMO, ModelFolder, folder_of
 from colibri.results import Chunk, ModelInfo, Plan, PlanReport, Result
 from colibri.sampling import SamplingParams
 
@@ -249,14 +248,16 @@ class Model(Handle):
             raw: whether `prompt` goes to the model without a template.
             **options: `temperature`, `top_p`, `top_k`, `min_p`, `repeat_penalty`, `presence_penalty`,
                 `frequency_penalty`, `max_tokens` and `seed` (see `SamplingParams`); `stop`, `timeout`,
-                `cancel`, `logits_processors`, `on_progress`, `wait`, `think` and `reasoning_effort` (see
-                `GenerationOptions`).
+                `cancel`, `logits_processors`, `on_progress`, `wait`, `think`, `reasoning_effort`, `grammar`,
+                `tools`, `tool_choice`, `parallel_tool_calls`, `tools_lenient`, `json_whitespace`,
+                `grammar_mode`, `draft` and `draft_max` (see `GenerationOptions`).
 
         Raises:
             TypeError: an option is unknown; the message suggests the nearest one.
             InvalidValue: a value is out of range, or the prompt is empty.
             ContextError: the prompt is longer than the context.
             ModelError: the model has no tokenizer or no chat template.
+            GrammarError: a tool's schema asks for what cannot be enforced, or a grammar leads nowhere.
             Busy: another generation runs and `wait` is false.
         """
         return self.stream(
@@ -288,6 +289,10 @@ class Model(Handle):
             raise invalid_value("raw", raw, "True or False")
         if system is not None and not isinstance(system, str):
             raise invalid_value("system", system, "a text, or None")
+        if options.get("tools") is not None and (raw or tokens is not None):
+            raise invalid_value(
+                "tools", options["tools"], "given together with a prompt that the chat template renders"
+            )
         if system is not None and (prompt is None or raw):
             raise invalid_value(
                 "system", system, "given together with a prompt that the chat template renders"
@@ -304,8 +309,7 @@ class Model(Handle):
                 head: list[Message] = [] if system is None else [{"role": "system", "content": system}]
                 messages = [*head, {"role": "user", "content": check_text("prompt", prompt)}]
             request = chat_request(self._engine, self._folder, messages, params, options)
-        tokenizer = self._folder.tokenizer_or_none()
-        return Stream(self._engine, self._cache, request, tokenizer.decoder() if tokenizer else None)
+        return Stream(self._engine, self._cache, request, self._folder.tokenizer_or_none())
 
     async def astream(
         self,

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from colibri.errors import ColibriError, invalid_value
+from colibri.errors import ColibriError, error, invalid_value
 from colibri.sampling import ModelDefaults
 from colibri.template import ChatTemplate, Message
 from colibri.tokenizer import Tokenizer
+from colibri.tools import Framing, framing_of
 
 DEMO = "demo"
 """The name under which the embedded model is loaded."""
@@ -93,8 +94,38 @@ class ModelFolder:
             raise
 
     def render(
-        self, messages: Sequence[Message], *, think: bool = False, reasoning_effort: str | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        think: bool = False,
+        reasoning_effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """The prompt text of a conversation, ready for an answer."""
+        """The prompt text of a conversation, ready for an answer.
+
+        Raises:
+            InvalidValue: there are tools, and the template writes no calls in a form that is known.
+        """
+        if tools and self.call_framing is None:
+            raise error(
+                "invalid_value",
+                "this model's chat template knows no tools",
+                "it does not show them to the model, or writes calls in a form that is not known here",
+                "describe the answer with a JSON schema instead",
+            )
         effort: dict[str, Any] = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}
-        return self.template.render(messages, enable_thinking=think, **effort)
+        return self.template.render(messages, tools=tools, enable_thinking=think, **effort)
+
+    @functools.cached_property
+    def call_framing(self) -> Framing | None:
+        """How the template frames calls; None when it shows no tools, or writes calls in an unknown form."""
+        tool = {"name": "sample_tool", "parameters": {"type": "object", "properties": {"key": {}}}}
+        call = {"function": {"name": "sample_tool", "arguments": {"key": "value"}}}
+        user: Message = {"role": "user", "content": "question"}
+        answer: Message = {"role": "assistant", "content": "", "tool_calls": [call, call]}
+        try:
+            shown = self.template.render([user], tools=[{"type": "function", "function": tool}])
+            text = self.template.render([user, answer], add_generation_prompt=False)
+        except ColibriError:
+            return None
+        return framing_of(text, "sample_tool", "key", "value") if "sample_tool" in shown else None

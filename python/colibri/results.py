@@ -15,10 +15,24 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FinishReason = Literal["stop", "length", "cancelled", "timeout"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "timeout"]
 Limit = Literal["max_tokens", "context"]
-ChunkKind = Literal["text", "reasoning", "progress"]
+ChunkKind = Literal["text", "reasoning", "tool_call", "progress"]
 CheckStatus = Literal["ok", "warn", "fail", "skip"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DraftStat:
+    """What a source of drafts did in one generation.
+
+    Attributes:
+        proposed: tokens it proposed; accepted: how many of them the model chose.
+        switched_off: why it proposes nothing any more, or None.
+    """
+
+    proposed: int = 0
+    accepted: int = 0
+    switched_off: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +51,10 @@ class Stats:
         expert_misses: experts read from disk.
         bytes_read: bytes of experts read from disk.
         seed: the seed in use, given or drawn.
+        forwards: passes of the model after the prompt; each verifies the drafts that go with it.
+        forwards_saved: tokens that were chosen without a pass of their own.
+        forced_tokens: tokens whose every byte the grammar left no choice about.
+        drafts: what each source of drafts did, by its name.
     """
 
     prompt_tokens: int
@@ -50,6 +68,10 @@ class Stats:
     expert_misses: int
     bytes_read: int
     seed: int
+    forwards: int = 0
+    forwards_saved: int = 0
+    forced_tokens: int = 0
+    drafts: Mapping[str, DraftStat] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dictionary of JSON values."""
@@ -61,14 +83,17 @@ class Result:
     """One finished generation.
 
     Attributes:
-        text: the answer, without reasoning, stop strings and end tokens.
+        text: the answer, without reasoning, tool calls, stop strings and end tokens.
         reasoning: what stood between the thinking marks; empty when the model did not think.
         token_ids: every chosen token, the end token not included.
-        finish_reason: `stop` (end token or stop string), `length` (max_tokens or a full context),
-            `cancelled`, `timeout`.
+        finish_reason: `stop` (end token, stop string or the end of the grammar), `tool_calls` (the answer
+            ended with calls), `length` (max_tokens or a full context), `cancelled`, `timeout`.
         stats: counts and times.
         stop_token: the end token that was chosen, or None.
         limit: what `length` means here: `max_tokens`, or `context` when the context is full; else None.
+        tool_calls: the calls in the answer, in the OpenAI format: `id`, `type` and `function` with `name` and
+            `arguments`, a JSON text.
+        complete: whether the answer is all of a text of the grammar; None where no grammar constrained it.
     """
 
     text: str
@@ -78,6 +103,8 @@ class Result:
     stats: Stats
     stop_token: int | None = None
     limit: Limit | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    complete: bool | None = None
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -96,7 +123,8 @@ class Chunk:
     """One piece of a stream.
 
     Attributes:
-        kind: `text` (the answer), `reasoning` (between the thinking marks) or `progress` (prefill, no text).
+        kind: `text` (the answer), `reasoning` (between the thinking marks), `tool_call` (a call in the
+            model's own form) or `progress` (prefill, no text).
         text: whole characters only; may be empty while a character or a possible stop string is incomplete.
         token: the token id, or None for progress and for text held back until the end.
         logprob: natural logarithm of the token's probability before temperature and truncation, or None.

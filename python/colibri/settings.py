@@ -14,7 +14,11 @@ from colibri.setting_kinds import (
     COLOR,
     CONTEXT,
     COUNT,
+    DRAFT,
+    DRAFT_LENGTH,
     DURATION,
+    GRAMMAR,
+    GRAMMAR_MODE,
     IO,
     PATH,
     PENALTY,
@@ -23,12 +27,14 @@ from colibri.setting_kinds import (
     PROGRESS,
     REASONING_EFFORT,
     REPEAT_PENALTY,
+    SCHEMA,
     SEED,
     SHOW_THINKING,
     SIZE,
     STOP,
     TEMPERATURE,
     TEXT,
+    WHITESPACE,
     Kind,
 )
 
@@ -36,6 +42,7 @@ PREFIX = "COLIBRI_"
 MODEL = "model and resources"
 DOWNLOAD = "download"
 GENERATION = "generation"
+STRUCTURE = "structured output"
 PROMPT = "prompt"
 OUTPUT = "output"
 
@@ -255,6 +262,76 @@ SETTINGS: tuple[Setting, ...] = (
         "How much reasoning to ask for; implies --think unless --no-think is given.",
         default_text="the model's own",
     ),
+    _once(
+        "grammar",
+        "--grammar",
+        GRAMMAR,
+        STRUCTURE,
+        "Only texts of this GBNF grammar: a file, - for standard input, or the grammar itself (with ::=).",
+    ),
+    _once("grammar_file", "--grammar-file", PATH, STRUCTURE, "The same, always a file."),
+    _once(
+        "json_schema",
+        "--json-schema --schema",
+        SCHEMA,
+        STRUCTURE,
+        "Only JSON of this schema: a file, or the schema itself (beginning with {).",
+    ),
+    _once(
+        "tools",
+        "--tools",
+        PATH,
+        STRUCTURE,
+        "Functions the model may call: a JSON list in the OpenAI format. Calls follow the text, one a line.",
+    ),
+    _once(
+        "tool_choice",
+        "--tool-choice",
+        STOP,
+        STRUCTURE,
+        "auto, required (calls and no text), none, or the name of a function.",
+        default_text="auto",
+    ),
+    _kept(
+        "schema_lenient",
+        "--schema-lenient",
+        BOOLEAN,
+        STRUCTURE,
+        "Ignore what a schema asks for and cannot be enforced, and say so.",
+        default=False,
+    ),
+    _kept(
+        "json_whitespace",
+        "--json-whitespace",
+        WHITESPACE,
+        STRUCTURE,
+        "White space in JSON: none, or a space behind : and , and line breaks with an indent.",
+        default="compact",
+    ),
+    _kept(
+        "grammar_mode",
+        "--grammar-mode",
+        GRAMMAR_MODE,
+        STRUCTURE,
+        "constrain: only what the grammar allows; draft: the model is free, forced text is only proposed.",
+        default="constrain",
+    ),
+    _kept(
+        "draft",
+        "--draft",
+        DRAFT,
+        STRUCTURE,
+        "Verify text that the grammar forces several tokens at a time: while it pays, never, or always.",
+        default="auto",
+    ),
+    _kept(
+        "draft_max",
+        "--draft-max",
+        DRAFT_LENGTH,
+        STRUCTURE,
+        "Longest draft in tokens, at most 63.",
+        default=16,
+    ),
     _kept("system", "-s --system", TEXT, PROMPT, "System message.", default_text="none"),
     _once(
         "file",
@@ -329,6 +406,6 @@ MODEL_KEYS: frozenset[str] = frozenset(
     | {
         setting.key
         for setting in SETTINGS
-        if setting.key and setting.group in (MODEL, GENERATION, PROMPT) and setting.name != "model"
+        if setting.key and setting.group in (MODEL, GENERATION, STRUCTURE, PROMPT) and setting.name != "model"
     }
 )

@@ -96,6 +96,11 @@ class Tokenizer:
         """Number of tokens, the added ones included."""
         return len(self._pieces)
 
+    @property
+    def id_limit(self) -> int:
+        """One more than the largest id of a token."""
+        return max(self._pieces, default=-1) + 1
+
     def encode(
         self, text: str, *, add_special_tokens: bool = False, check: Callable[[], None] | None = None
     ) -> list[int]:

@@ -10,6 +10,7 @@ use colibri_store::container::read_small;
 use colibri_store::error::StoreError;
 use serde_json::{Map, Value};
 
+use crate::config::DRAFT_TOKENS;
 use crate::error::EngineError;
 use crate::family::{self, Description, Fields, Outline};
 use crate::names::{self, TensorSlot, WeightNames, fill, inventory};
@@ -200,7 +201,8 @@ impl Blueprint {
         match &self.description {
             Description::Model { spec, .. } => scratch::bytes(spec, rows, threads),
             Description::Outline(outline) => {
-                let values = outline.row_values.saturating_mul(rows).saturating_add(outline.vocab_size);
+                let logits = outline.vocab_size.saturating_mul(DRAFT_TOKENS);
+                let values = outline.row_values.saturating_mul(rows).saturating_add(logits);
                 values.saturating_mul(size_of::<f32>()) as u64
             }
         }

@@ -8,6 +8,9 @@ use colibri_store::budget::{ContextRequest, IoRequest, RamLimit};
 /// Rows of a prefill chunk when none is asked for. Each distinct expert of a layer is read once for each chunk.
 pub const DEFAULT_PREFILL_CHUNK: usize = 256;
 
+/// Tokens that a draft may have: so many rows of logits a session keeps at most.
+pub const DRAFT_TOKENS: usize = 64;
+
 /// How a model is opened.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {

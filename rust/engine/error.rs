@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use colibri_grammar::{Fault, GrammarError};
 use colibri_kernels::error::KernelError;
 use colibri_store::error::StoreError;
 use thiserror::Error;
@@ -95,6 +96,17 @@ pub enum EngineError {
         /// The folder of the unfinished conversion.
         folder: PathBuf,
     },
+    /// A grammar, a schema or a pattern cannot be used.
+    #[error("{}", reports(.0))]
+    Grammar(#[from] GrammarError),
+    /// No token may follow.
+    #[error("no token may follow at position {position}")]
+    DeadEnd {
+        /// The index that the token would get.
+        position: u64,
+        /// Tokens that the grammar allows there.
+        allowed: usize,
+    },
     /// The watcher said stop.
     #[error("stopped")]
     Cancelled,
@@ -131,6 +143,8 @@ impl EngineError {
             Self::ConvertParametersDiffer { .. } => "convert_parameters_differ",
             Self::ConvertSourceChanged { .. } => "convert_source_changed",
             Self::ConvertInterrupted { error, .. } => error.code(),
+            Self::Grammar(error) => error.code(),
+            Self::DeadEnd { .. } => "grammar_dead_end",
             Self::Cancelled => "cancelled",
             Self::SessionPoisoned { .. } => "session_poisoned",
         }
@@ -156,6 +170,13 @@ impl EngineError {
             }
             Self::ConvertSourceChanged { change, .. } => Some(change.clone()),
             Self::ConvertInterrupted { error, .. } => error.why(),
+            Self::Grammar(error) => only(error).and_then(|fault| fault.why.clone()),
+            Self::DeadEnd { allowed: 0, .. } => {
+                Some("the grammar allows no token of this vocabulary here, nor the end of the text".to_owned())
+            }
+            Self::DeadEnd { allowed, .. } => {
+                Some(format!("each of the {allowed} tokens that the grammar allows has a logit of -infinity or NaN"))
+            }
             Self::SessionPoisoned { .. } => Some("its cache may hold half a step".to_owned()),
             _ => None,
         }
@@ -187,10 +208,40 @@ impl EngineError {
                 };
                 Some(error.fix().map_or_else(|| go_on.clone(), |fix| format!("{fix}; {go_on}")))
             }
+            Self::Grammar(error) => only(error).and_then(|fault| fault.fix.clone()),
+            Self::DeadEnd { allowed: 0, .. } => {
+                Some("let the grammar end here, or go on with text that the tokenizer can write".to_owned())
+            }
+            Self::DeadEnd { .. } => {
+                Some("let the logits processors leave tokens that the grammar allows, or change the grammar".to_owned())
+            }
             Self::SessionPoisoned { .. } => Some("open a new session; the model itself is unharmed".to_owned()),
             _ => None,
         }
     }
+}
+
+/// The fault of an error that has one.
+fn only(error: &GrammarError) -> Option<&Fault> {
+    match error.faults() {
+        [fault] => Some(fault),
+        _ => None,
+    }
+}
+
+/// Every fault with its place; where there are several, each with its reason and its remedy, which the error has no other
+/// room for.
+fn reports(error: &GrammarError) -> String {
+    if let Some(fault) = only(error) {
+        return fault.report();
+    }
+    let full = |fault: &Fault| {
+        let more = [("why", &fault.why), ("fix", &fault.fix)];
+        let more = more.iter().filter_map(|(name, text)| text.as_ref().map(|text| format!("\n    {name}: {text}")));
+        fault.report() + &more.collect::<String>()
+    };
+    let faults: Vec<String> = error.faults().iter().map(full).collect();
+    format!("{} faults\n{}", faults.len(), faults.join("\n"))
 }
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ pub enum Want<'a> {
 pub struct Progress<'a> {
     /// Who is told.
     pub watch: &'a dyn Watch,
+    /// What is told: the layer while decoding, the rows otherwise.
+    pub phase: Phase,
     /// Rows done before this pass.
     pub done: usize,
     /// Rows of the whole work.
@@ -77,11 +79,11 @@ pub struct Progress<'a> {
 impl Progress<'_> {
     /// Reports `layer` of `layers` for a pass of `rows` rows.
     fn layer(&self, rows: usize, layer: usize, layers: usize) -> Result<(), EngineError> {
-        let control = if self.total == 1 {
-            self.watch.progress(Phase::Decode, layer as u64, layers as u64)
+        let control = if self.phase == Phase::Decode {
+            self.watch.progress(self.phase, layer as u64, layers as u64)
         } else {
             let within = rows * layer / layers.max(1);
-            self.watch.progress(Phase::Prefill, (self.done + within) as u64, self.total as u64)
+            self.watch.progress(self.phase, (self.done + within) as u64, self.total as u64)
         };
         if control == Control::Stop { Err(EngineError::Cancelled) } else { Ok(()) }
     }

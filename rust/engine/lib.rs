@@ -29,6 +29,7 @@ pub mod sample;
 pub mod scratch;
 pub mod session;
 pub mod spec;
+pub mod token_grammar;
 pub mod weights;
 
 pub use blueprint::Blueprint;
@@ -37,3 +38,4 @@ pub use error::EngineError;
 pub use model::{Model, ModelInfo};
 pub use sample::{Sampled, SamplingParams};
 pub use session::Session;
+pub use token_grammar::{TokenGrammar, Vocabulary};

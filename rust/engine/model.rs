@@ -17,7 +17,7 @@ use colibri_store::source::open_source;
 use serde::{Serialize, Serializer};
 
 use crate::blueprint::Blueprint;
-use crate::config::{EngineConfig, NoWatch, Watch};
+use crate::config::{EngineConfig, NoWatch, Phase, Watch};
 use crate::error::EngineError;
 use crate::experts::{Experts, StoreSettings};
 use crate::forward::{Network, Progress, Want};
@@ -366,7 +366,7 @@ impl Model {
         let mut logits = memory::zeroed::<f32>(tokens.len().saturating_mul(network.spec.vocab_size))?;
         let of_chunks = logits.chunks_mut(network.chunk * network.spec.vocab_size);
         for (chunk, out) in tokens.chunks(network.chunk).zip(of_chunks) {
-            let progress = Progress { watch, done: cache.len(), total: tokens.len() };
+            let progress = Progress { watch, phase: Phase::Prefill, done: cache.len(), total: tokens.len() };
             network.forward(&mut cache, chunk, Want::All(out), &mut scratch, progress, observer)?;
         }
         Ok(logits)

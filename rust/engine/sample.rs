@@ -1,15 +1,16 @@
 //! Choosing a token from a row of logits.
 //!
-//! Order: penalties, the caller's own changes, temperature, top-k, top-p, min-p, draw. The random number depends on the
+//! Order: penalties, the caller's own changes, the mask, temperature, top-k, top-p, min-p, draw. The random number depends on the
 //! seed and the position alone, never on how often or in what order tokens were drawn, so that a stream is the same with
 //! and without drafts, rewinds or restarts.
 //!
 //! Must hold: the set that is drawn from is never empty; equal logits are ordered by falling likelihood of the lowest
-//! identifier first; NaN is never chosen; the token is the same on every platform (sums run in a fixed order in 64 bits,
+//! identifier first; neither NaN nor a token outside of the mask is ever chosen; a mask that allows everything changes nothing; the token is the same on every platform (sums run in a fixed order in 64 bits,
 //! exponentials are those of the kernel sets). Refuses parameters outside their range and rows without a finite logit.
 
 use std::cmp::Ordering;
 
+use colibri_grammar::TokenMask;
 use colibri_kernels::{KernelSet, argmax};
 
 use crate::error::EngineError;
@@ -100,27 +101,28 @@ pub struct Sampled {
     /// Its identifier.
     pub token: u32,
     /// Natural logarithm of its probability under the row as it was handed to [`choose`], that is after penalties and
-    /// before temperature and truncation.
+    /// before the mask, temperature and truncation.
     pub logprob: f32,
 }
 
 /// Penalties and choice for the token that follows `history`.
 ///
 /// # Errors
-/// `invalid_value` for parameters out of range, `non_finite` for a row without a finite logit.
+/// As [`choose`].
 pub fn sample(
     kernels: &KernelSet,
     logits: &[f32],
     history: &[u32],
     params: &SamplingParams,
+    mask: Option<&TokenMask>,
 ) -> Result<Sampled, EngineError> {
     let position = history.len() as u64;
     if params.penalises() {
         let mut row = logits.to_vec();
         penalise(&mut row, history, params);
-        choose(kernels, &row, params, position)
+        choose(kernels, &row, params, position, mask)
     } else {
-        choose(kernels, logits, params, position)
+        choose(kernels, logits, params, position, mask)
     }
 }
 
@@ -144,39 +146,63 @@ pub fn penalise(logits: &mut [f32], history: &[u32], params: &SamplingParams) {
     }
 }
 
-/// Chooses a token from `logits` [vocab], which already hold the penalties. `position` is the index that the token gets.
+/// Chooses a token from those of `logits` [vocab], which already hold the penalties, that the mask allows. `position` is the
+/// index that the token gets.
 ///
 /// # Errors
-/// `invalid_value` for parameters out of range, `non_finite` for a row without a finite logit.
+/// `invalid_value` for parameters out of range, `non_finite` for a row without a finite logit, `grammar_dead_end` where no
+/// token is left that the mask allows.
 pub fn choose(
     kernels: &KernelSet,
     logits: &[f32],
     params: &SamplingParams,
     position: u64,
+    mask: Option<&TokenMask>,
 ) -> Result<Sampled, EngineError> {
     params.validate()?;
-    let best = argmax(logits);
-    let largest = logits.get(best).copied().unwrap_or(f32::NAN);
-    if largest == f32::INFINITY {
-        return Ok(Sampled { token: best as u32, logprob: 0.0 });
-    }
-    if !largest.is_finite() {
+    let likeliest = |row: &[f32]| {
+        let best = argmax(row);
+        let largest = row.get(best).copied().unwrap_or(f32::NAN);
+        (best as u32, largest, largest.is_finite() || largest == f32::INFINITY)
+    };
+    let (_, largest_of_all, usable) = likeliest(logits);
+    if !usable {
         return Err(EngineError::NonFinite {
             place: format!("the logits of position {position}"),
             tensor: "lm_head".to_owned(),
             model: None,
         });
     }
-    let token = if params.temperature == 0.0 {
-        best as u32
+    let masked = mask.map(|mask| masked(logits, mask));
+    let row = masked.as_deref().unwrap_or(logits);
+    let (best, largest, left) = likeliest(row);
+    if !left {
+        return Err(EngineError::DeadEnd { position, allowed: mask.map_or(0, TokenMask::count) });
+    }
+    let token = if params.temperature == 0.0 || largest == f32::INFINITY {
+        best
     } else {
-        draw(kernels, logits, largest, params, uniform(params.seed, position))
+        draw(kernels, row, largest, params, uniform(params.seed, position))
     };
+    Ok(Sampled { token, logprob: logprob(kernels, logits, largest_of_all, token) })
+}
+
+/// The row with -infinity for every token that is not allowed.
+fn masked(logits: &[f32], mask: &TokenMask) -> Vec<f32> {
+    let of = |(token, logit): (u32, &f32)| if mask.allows(token) { *logit } else { f32::NEG_INFINITY };
+    (0..).zip(logits).map(of).collect()
+}
+
+/// Natural logarithm of a token's probability under a row with this largest logit.
+fn logprob(kernels: &KernelSet, logits: &[f32], largest: f32, token: u32) -> f32 {
+    let own = logits[token as usize];
+    if largest == f32::INFINITY {
+        return if own == largest { 0.0 } else { f32::NEG_INFINITY };
+    }
     let mut weights = Vec::new();
     relative_weights(kernels, logits, largest, 1.0, &mut weights);
     let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
-    let logprob = f64::from(logits[token as usize]) - f64::from(largest) - total.ln();
-    Ok(Sampled { token, logprob: logprob as f32 })
+    (f64::from(own) - f64::from(largest) - total.ln()) as f32
 }
 
 /// The random number in [0, 1) that belongs to a seed and a position, with 53 random bits.

@@ -8,6 +8,7 @@ use colibri_kernels::dispatch::KernelSet;
 use colibri_store::error::StoreError;
 use colibri_store::memory;
 
+use crate::config::DRAFT_TOKENS;
 use crate::spec::{Ffn, Indexing, Mixer, MlaSpec, ModelSpec};
 
 /// Rows that one attention task takes of one head; their value projections are one matrix product.
@@ -294,7 +295,7 @@ pub fn bytes(spec: &ModelSpec, rows: usize, threads: usize) -> u64 {
         worker = worker.max(4 * mla.latent_rank * (ATTENTION_BLOCK + 1) + ATTENTION_BLOCK * set_bytes(mla.latent_rank));
         ffn = ffn.max(ffn_bytes(&layer.ffn, hidden, rows));
     }
-    let stream = rows * (4 * 5 * hidden + set_bytes(hidden)) + 4 * spec.vocab_size;
+    let stream = rows * (4 * 5 * hidden + set_bytes(hidden)) + 4 * spec.vocab_size * DRAFT_TOKENS;
     (stream + attention + ffn + worker * threads) as u64
 }
 

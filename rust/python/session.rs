@@ -1,4 +1,4 @@
-//! A KV cache, and the choice of tokens from its last row.
+//! A KV cache, and the choice of tokens from its last rows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +9,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::{detached, from_engine, invalid};
+use crate::grammar::GrammarState;
 use crate::watch::Watcher;
 
 /// Checked sampling parameters.
@@ -46,7 +47,7 @@ impl Sampling {
     }
 }
 
-/// A KV cache with the logits of its last position.
+/// A KV cache with the logits of its last tokens.
 #[pyclass(frozen, module = "colibri._native")]
 pub(crate) struct Session {
     pub(crate) session: Arc<Mutex<EngineSession>>,
@@ -90,34 +91,85 @@ impl Session {
         watcher.get().follow(py, |watch| self.lock().extend(&tokens, watch))
     }
 
-    /// Forgets everything after the first `length` tokens.
+    /// Appends the tokens of a draft and keeps the row of each, for `sample_at`; counts as decoding.
+    fn extend_all(&self, py: Python<'_>, tokens: Vec<u32>, watcher: &Bound<'_, Watcher>) -> PyResult<()> {
+        watcher.get().follow(py, |watch| self.lock().extend_all(&tokens, watch))
+    }
+
+    /// Forgets everything after the first `length` tokens; the kept rows of earlier tokens stay.
     fn rewind(&self, py: Python<'_>, length: usize) {
         py.detach(|| self.lock().rewind(length));
     }
 
-    /// Chooses the next token from the last row; returns it with its log probability.
-    fn sample(&self, py: Python<'_>, sampling: &Bound<'_, Sampling>) -> PyResult<(u32, f32)> {
-        let params = &sampling.get().params;
-        self.with(py, |session| session.sample(params)).map(pair)
+    /// Chooses the next token from the last row; returns it with its log probability before the mask.
+    #[pyo3(signature = (sampling, state=None))]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        sampling: &Bound<'_, Sampling>,
+        state: Option<&Bound<'_, GrammarState>>,
+    ) -> PyResult<(u32, f32)> {
+        let (params, state) = (&sampling.get().params, state.map(Bound::get));
+        let sampled = self.with(py, |session| {
+            let mask = state.map(GrammarState::allowed).transpose()?;
+            session.sample_at(session.len(), params, mask.as_deref())
+        });
+        sampled.map(pair)
     }
 
-    /// A copy of the last row [vocab] after the penalties.
-    fn penalised<'py>(&self, py: Python<'py>, sampling: &Bound<'py, Sampling>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    /// Chooses the token with the index `position` as `sample` did when there were `position` tokens.
+    #[pyo3(signature = (position, sampling, state=None))]
+    fn sample_at(
+        &self,
+        py: Python<'_>,
+        position: usize,
+        sampling: &Bound<'_, Sampling>,
+        state: Option<&Bound<'_, GrammarState>>,
+    ) -> PyResult<(u32, f32)> {
+        let (params, state) = (&sampling.get().params, state.map(Bound::get));
+        let sampled = self.with(py, |session| {
+            let mask = state.map(GrammarState::allowed).transpose()?;
+            session.sample_at(position, params, mask.as_deref())
+        });
+        sampled.map(pair)
+    }
+
+    /// A copy of the row [vocab] that the token with the index `position` is chosen from, if it is kept.
+    fn row_at<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Option<Bound<'py, PyArray1<f32>>>> {
+        let row = self.with(py, |session| Ok(session.row_at(position).map(<[f32]>::to_vec)))?;
+        Ok(row.map(|row| PyArray1::from_vec(py, row)))
+    }
+
+    /// A copy of the last row [vocab], or of that for `position`, after the penalties.
+    #[pyo3(signature = (sampling, position=None))]
+    fn penalised<'py>(
+        &self,
+        py: Python<'py>,
+        sampling: &Bound<'py, Sampling>,
+        position: Option<usize>,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let params = &sampling.get().params;
-        let row = self.with(py, |session| session.penalised(params))?;
+        let row = self.with(py, |session| session.penalised(position.unwrap_or(session.len()), params))?;
         Ok(PyArray1::from_vec(py, row))
     }
 
-    /// Chooses the next token from a row that already holds the penalties.
+    /// Chooses the next token, or that at `position`, from a row that already holds the penalties.
+    #[pyo3(signature = (logits, sampling, state=None, position=None))]
     fn choose(
         &self,
         py: Python<'_>,
         logits: PyReadonlyArray1<'_, f32>,
         sampling: &Bound<'_, Sampling>,
+        state: Option<&Bound<'_, GrammarState>>,
+        position: Option<usize>,
     ) -> PyResult<(u32, f32)> {
         let row = logits.as_slice().map_err(|_| invalid("logits", "an array with strides", "contiguous"))?.to_vec();
-        let params = &sampling.get().params;
-        self.with(py, |session| session.choose(&row, params)).map(pair)
+        let (params, state) = (&sampling.get().params, state.map(Bound::get));
+        let sampled = self.with(py, |session| {
+            let mask = state.map(GrammarState::allowed).transpose()?;
+            session.choose(position.unwrap_or(session.len()), &row, params, mask.as_deref())
+        });
+        sampled.map(pair)
     }
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import colibri
 import numpy as np
 import pytest
-from colibri.generation import GenerationOptions
+from colibri.request import GenerationOptions
 
 PROMPT = "Write a story about a fox."
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
@@ -164,8 +164,8 @@ def test_chat_completions(model: colibri.Model) -> None:
     assert chunks[-1]["usage"]["completion_tokens"] == usage["completion_tokens"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     json.dumps([answer, *chunks])
-    with pytest.raises(TypeError, match="tools"):
-        model.create_chat_completion(messages, tools=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="functions"):
+        model.create_chat_completion(messages, functions=[])  # type: ignore[call-overload]
 
 
 def test_every_option_is_documented() -> None:

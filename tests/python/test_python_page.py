@@ -9,7 +9,7 @@ from pathlib import Path
 
 import colibri
 from colibri.errors import TAXONOMY
-from colibri.generation import GenerationOptions
+from colibri.request import GenerationOptions
 from colibri.sampling import BUILT_IN, FIELDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text("utf-8")

@@ -74,8 +74,8 @@ def test_unknown_names_are_type_errors_with_a_suggestion(model: colibri.Model) -
             model.generate("hi", **{name: 1})
         with pytest.raises(TypeError, match=f"did you mean '{better}'"):
             model.stream("hi", **{name: 1})
-    with pytest.raises(TypeError, match="unknown parameter 'grammar'"):
-        model.generate("hi", grammar="root ::= 'x'")
+    with pytest.raises(TypeError, match="unknown parameter 'lora'"):
+        model.generate("hi", lora="x")
 
 
 def test_params_are_a_frozen_value() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,7 @@ def stream_answer(start: Callable[..., Stream], settings: Settings, **overrides:
                     continue
                 decode.update(chunk.token is not None)
                 sink.take(chunk.kind, chunk.text)
+            sink.calls(stream.result.tool_calls)
         finally:
             decode.finish()
             sink.end()
@@ -134,7 +135,12 @@ class Answer:
             return failure.TIMEOUT
         if self.result.finish_reason == "cancelled":
             return interrupts().exit_code or failure.SIGINT
-        return 0
+        return failure.INCOMPLETE if self.result.complete is False else 0
+
+    def incomplete_line(self) -> str:
+        """Why a structured answer is not whole."""
+        by = {"max_tokens": "by the limit of tokens (-n)", "context": "by the context"}
+        return f"the answer is incomplete: cut {by.get(self.result.limit or '', 'by --stop or an end token')}"
 
     def in_prefill(self) -> bool:
         """The answer stopped before its first token."""
@@ -196,18 +202,30 @@ class Sink:
         self._json = settings.flag("json")
         self._thinking = settings.text("show_thinking")
         self._last_kind = "text"
-        self._thought = False
+        self._thought = self._wrote = False
 
     def take(self, kind: str, text: str) -> None:
         """Writes one piece."""
-        if not text or self._json:
+        # Calls are shown as JSON when they are whole.
+        if not text or self._json or kind == "tool_call":
             return
         if kind == "reasoning":
             self._reasoning(text)
         else:
             self._leave_thoughts()
             self._console.answer(text)
+            self._wrote = True
         self._last_kind = kind
+
+    def calls(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Writes calls, one JSON object a line."""
+        if self._json or not calls:
+            return
+        self._leave_thoughts()
+        head = "\n" if self._last_kind == "text" and self._wrote else ""
+        functions = [call["function"] for call in calls]
+        lines = [f'{{"name": "{one["name"]}", "arguments": {one["arguments"]}}}' for one in functions]
+        self._console.answer(head + "\n".join(lines))
 
     def _reasoning(self, text: str) -> None:
         if self._thinking == "stdout":
@@ -236,7 +254,15 @@ class Sink:
 def figures(result: Result, thinking: bool, in_chat: bool = False) -> str:
     """The line of figures after an answer."""
     stats = result.stats
-    parts = [f"{stats.completion_tokens} tok", f"{rate_in_words(stats.tokens_per_second)} tok/s"]
+    passes = f" in {plural(stats.forwards, 'forward')}" if stats.forwards_saved else ""
+    parts = [f"{stats.completion_tokens} tok{passes}"]
+    if stats.forced_tokens:
+        parts.append(f"{stats.forced_tokens} forced by the grammar")
+    draft = stats.drafts.get("grammar")
+    if draft is not None and draft.proposed:
+        off = f", off: {draft.switched_off}" if draft.switched_off else ""
+        parts.append(f"drafts {draft.accepted}/{draft.proposed} (grammar{off})")
+    parts += [f"{rate_in_words(stats.tokens_per_second)} tok/s"]
     if stats.first_token_s is not None:
         detail = (
             f" ({stats.prompt_tokens} tok prompt, {stats.cached_tokens} cached)"
@@ -286,8 +312,10 @@ def as_json(model_name: str, result: Result) -> dict[str, object]:
         "model": model_name,
         "text": result.text,
         "reasoning": result.reasoning,
+        **({"tool_calls": list(result.tool_calls)} if result.tool_calls else {}),
         "finish_reason": result.finish_reason,
         "limit": result.limit,
+        "complete": result.complete,
         "usage": {
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.cached_tokens,
@@ -301,6 +329,13 @@ def as_json(model_name: str, result: Result) -> dict[str, object]:
             "tokens_per_second": round(stats.tokens_per_second, 3),
             "expert_hit_rate": hit_rate(stats),
             "bytes_read": stats.bytes_read,
+            "forwards": stats.forwards,
+            "forwards_saved": stats.forwards_saved,
+            "forced_tokens": stats.forced_tokens,
+            "draft": {name: [draft.proposed, draft.accepted] for name, draft in stats.drafts.items()},
+            "draft_off": {
+                name: draft.switched_off for name, draft in stats.drafts.items() if draft.switched_off
+            },
         },
         "seed": stats.seed,
     }

@@ -39,6 +39,7 @@ VERBS: dict[str, Verb] = {
     "inspect": Verb("inspect", "What a model folder holds, from its headers alone."),
     "plan": Verb("plan", "Where the weights will live, from headers and this machine's memory."),
     "doctor": Verb("doctor", "Read-only checks of the machine and a model, each with a fix."),
+    "grammar": Verb("grammar", "Work on a grammar, a schema or tools without a model."),
     "config": Verb("config", "Effective settings and where each came from."),
 }
 ALIASES: dict[str, str] = {"run": "generate"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,10 +18,12 @@ from colibri.cli.options import (
     DOWNLOAD_SETTINGS,
     GENERATION_SETTINGS,
     MODEL_SETTINGS,
+    STRUCTURE_SETTINGS,
     WORK_OUTPUT,
     VerbCommand,
     takes,
 )
+from colibri.cli.structure import structure_options, takes_standard_input
 from colibri.config import Settings
 from colibri.errors import ColibriError, ContextError, error
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     *MODEL_SETTINGS,
     *DOWNLOAD_SETTINGS,
     *GENERATION_SETTINGS,
+    *STRUCTURE_SETTINGS,
     "system",
     "show_thinking",
     "confirm_over",
@@ -51,6 +54,9 @@ def command(settings: Settings) -> None:
     """
     screen = console()
     screen.ends_lines = True
+    if takes_standard_input(settings):
+        raise failure.usage("--grammar cannot be - in a chat", "standard input carries the messages")
+    structure = structure_options(settings)
     choice = choose_model(settings)
     with open_model(settings, choice) as model:
         for line in banner(choice, model.plan, settings.thinking):
@@ -62,7 +68,7 @@ def command(settings: Settings) -> None:
         else:
             reader = PipeReader()
         with model.session(settings.text("system")) as session:
-            Chat(model, session, choice, settings, reader).run()
+            Chat(model, session, choice, settings, reader, structure).run()
 
 
 def _with_way_out(fault: ColibriError) -> ColibriError:
@@ -75,10 +81,18 @@ class Chat:
     """One conversation and its settings."""
 
     def __init__(
-        self, model: Model, session: Session, choice: ModelChoice, settings: Settings, reader: Reader
+        self,
+        model: Model,
+        session: Session,
+        choice: ModelChoice,
+        settings: Settings,
+        reader: Reader,
+        structure: dict[str, Any],
     ) -> None:
         self._model, self._session, self._choice, self._reader = model, session, choice, reader
         self.settings = settings
+        # What answers may be.
+        self.structure = structure
         # Texts of /file that wait for the next message.
         self._attached: list[str] = []
         self.last: Result | None = None
@@ -110,7 +124,9 @@ class Chat:
         interrupts().forgive()
         self._session.system = self.settings.text("system")
         try:
-            given = answer.stream_answer(functools.partial(start, *arguments), self.settings, **overrides)
+            given = answer.stream_answer(
+                functools.partial(start, *arguments), self.settings, **self.structure, **overrides
+            )
         except ColibriError as fault:
             shown = _with_way_out(fault) if isinstance(fault, ContextError) else fault
             if not console().in_is_terminal or interrupts().exit_code not in (0, failure.SIGINT):
@@ -120,7 +136,10 @@ class Chat:
         result = self.last = given.result
         if self.settings.flag("json"):
             console().out_object(answer.as_json(self._choice.name, result))
-        if given.exit_code():
+        code = given.exit_code()
+        if code == failure.INCOMPLETE:
+            console().warn(given.incomplete_line())
+        if code not in (0, failure.INCOMPLETE):
             self._stopped(given)
         elif not self.settings.flag("no_stats"):
             console().info(answer.figures(result, self.settings.thinking, in_chat=True), "dim")

@@ -17,6 +17,7 @@ from colibri.cli import failure
 from colibri.cli.answer import figures
 from colibri.cli.console import console
 from colibri.cli.prompt import STDIN, read_text
+from colibri.cli.structure import structure_options
 from colibri.cli.words import count_in_words, plural, value_in_words
 from colibri.config import Value, nearest
 from colibri.errors import ColibriError
@@ -90,6 +91,34 @@ def _file(chat: Chat, argument: str) -> None:
     console().info(f"{argument}: {count_in_words(len(text))} characters go before your next message", "dim")
 
 
+def _grammar(chat: Chat, argument: str) -> None:
+    if not argument:
+        raise failure.usage("/grammar needs a file, or off", "", COMMANDS["grammar"].usage)
+    _structure(chat, "grammar", "" if argument == "off" else argument)
+
+
+def _set_schema(chat: Chat, text: str) -> None:
+    if not text:
+        raise failure.usage("/set schema needs a file, or off", "", SET["schema"].usage)
+    _structure(chat, "json_schema", "" if text == "off" else text)
+
+
+def _structure(chat: Chat, name: str, value: str) -> None:
+    """Binds the answers that follow; an empty value frees them."""
+    if value == STDIN:
+        raise failure.usage("standard input carries the messages", "", "give a file, or the text itself")
+    before = dict(chat.settings.values)
+    for other in ("grammar", "grammar_file", "json_schema", "tools", "tool_choice"):
+        chat.settings.values[other] = Value(None, "default", "/set")
+    chat.settings.values[name] = Value(value or None, "flag", "/set")
+    try:
+        chat.structure = structure_options(chat.settings)
+    except ColibriError:
+        chat.settings.values.update(before)
+        raise
+    console().info("answers follow it from now on" if value else "answers are free again", "dim")
+
+
 def _set(chat: Chat, argument: str) -> None:
     word, _, rest = argument.partition(" ")
     setting = SET.get(word)
@@ -152,6 +181,7 @@ SET: dict[str, ChatSetting] = {
     "max": ChatSetting("/set max N", "longest answer in tokens", _set_value("max_tokens")),
     "system": ChatSetting('/set system "…"', "system message", _set_value("system")),
     "verbose": ChatSetting("/set verbose", "say more, or less again", _set_verbose),
+    "schema": ChatSetting("/set schema FILE", "answers are JSON of this schema; off frees them", _set_schema),
     "history": ChatSetting("/set history", "keep messages in the history file", _set_history(True)),
     "nohistory": ChatSetting("/set nohistory", "do not keep them", _set_history(False)),
 }
@@ -207,6 +237,7 @@ COMMANDS: dict[str, ChatCommand] = {
     "retry": ChatCommand("/retry", "answer the last message again", _retry),
     "undo": ChatCommand("/undo", "take back the last message and its answer", _undo),
     "file": ChatCommand("/file PATH", "put the text of a file before the next message", _file),
+    "grammar": ChatCommand("/grammar FILE", "answers follow this grammar; off frees them", _grammar),
     "bye": ChatCommand("/bye", "leave (also /exit, /quit, Ctrl-D)", _bye, ("exit", "quit")),
 }
 BY_WORD: dict[str, ChatCommand] = {
@@ -247,7 +278,7 @@ def completions(line: str) -> list[str]:
     last = words[-1] if words else first
     if not words:
         known = [first[0] + word for word in BY_WORD]
-    elif first[1:] == "file":
+    elif first[1:] in ("file", "grammar"):
         known = glob.glob(glob.escape(last) + "*")
     else:
         known = {"set": [*SET], "show": [*SHOW]}.get(first[1:], []) if len(words) == 1 else []

@@ -21,6 +21,7 @@ from colibri.cli.options import (
     GENERATION_SETTINGS,
     MODEL_SETTINGS,
     PLAIN_OUTPUT,
+    STRUCTURE_SETTINGS,
     VerbCommand,
     takes,
 )
@@ -28,7 +29,7 @@ from colibri.cli.words import one_line, value_in_words
 from colibri.config import Settings
 from colibri.errors import ColibriError
 from colibri.sampling import ModelDefaults
-from colibri.settings import MODELS_KEY, SEARCH_KEY, SETTINGS
+from colibri.settings import BY_NAME, MODELS_KEY, SEARCH_KEY, SETTINGS
 
 TEMPLATE = """\
 # Settings of colibri. Flags and COLIBRI_* variables win over this file; see: colibri config show
@@ -56,6 +57,7 @@ def command(ctx: click.Context) -> None:
     *MODEL_SETTINGS,
     *DOWNLOAD_SETTINGS,
     *GENERATION_SETTINGS,
+    *(name for name in STRUCTURE_SETTINGS if BY_NAME[name].key),
     "system",
     "show_thinking",
     "confirm_over",

@@ -21,6 +21,8 @@ from colibri.cli.interrupt import interrupts
 from colibri.config import nearest
 from colibri.errors import ColibriError, error
 
+# A structured answer that was cut before it could end.
+INCOMPLETE = 10
 SIGHUP, SIGINT, SIGPIPE, SIGTERM, TIMEOUT = 129, 130, 141, 143, 124
 
 

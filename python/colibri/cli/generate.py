@@ -15,11 +15,13 @@ from colibri.cli.options import (
     GENERATION_SETTINGS,
     MODEL_SETTINGS,
     PROMPT_SETTINGS,
+    STRUCTURE_SETTINGS,
     WORK_OUTPUT,
     VerbCommand,
     takes,
 )
 from colibri.cli.prompt import assemble, conversation, read_messages
+from colibri.cli.structure import structure_options, takes_standard_input
 from colibri.config import Settings
 
 
@@ -29,6 +31,7 @@ from colibri.config import Settings
     *MODEL_SETTINGS,
     *DOWNLOAD_SETTINGS,
     *GENERATION_SETTINGS,
+    *STRUCTURE_SETTINGS,
     *PROMPT_SETTINGS,
     "show_thinking",
     "confirm_over",
@@ -41,8 +44,9 @@ def command(settings: Settings, prompt: tuple[str, ...]) -> None:
     The prompt is made of files (-f), standard input and the words given, in this order. Standard output
     carries the answer and nothing else.
     """
+    structure = structure_options(settings)
     choice = choose_model(settings)
-    request = _request(settings, prompt)
+    request = {**_request(settings, prompt), **structure}
     screen = console()
     with open_model(settings, choice) as model:
         if choice.by_default:
@@ -52,22 +56,34 @@ def command(settings: Settings, prompt: tuple[str, ...]) -> None:
         screen.out_object(answer.as_json(choice.name, given.result))
     answer.show_details(given.result)
     code = given.exit_code()
-    if code:
+    if code == failure.INCOMPLETE:
+        screen.warn(given.incomplete_line())
+    elif code:
         screen.info(given.stopped_line(), "dim")
         raise failure.Stop(code)
     if not settings.flag("no_stats"):
         screen.info(answer.figures(given.result, settings.thinking), "dim")
+    if code:
+        raise failure.Stop(code)
 
 
 def _request(settings: Settings, words: tuple[str, ...]) -> dict[str, Any]:
     """The prompt as arguments of ``Model.stream``."""
     path = settings.text("messages")
     raw = settings.flag("raw")
+    if raw and settings.text("tools") is not None:
+        raise failure.usage("--raw does not go with --tools", "without a template the model sees no tools")
     if raw and (path is not None or settings.values["system"].source == "flag"):
         why = "without a template there is no conversation"
         raise failure.usage("--raw goes with neither --messages nor --system", why)
     messages = read_messages(path) if path is not None else []
-    text = assemble(words, settings.texts("file"), raw=raw, has_messages=bool(messages))
+    text = assemble(
+        words,
+        settings.texts("file"),
+        raw=raw,
+        has_messages=bool(messages),
+        stdin_is_taken=takes_standard_input(settings),
+    )
     if raw:
         return {"prompt": text, "raw": True}
     return {"messages": conversation(text, messages, settings.text("system"))}

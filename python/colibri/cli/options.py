@@ -19,11 +19,22 @@ from colibri.cli.console import console
 from colibri.cli.words import value_in_words
 from colibri.config import Settings
 from colibri.setting_kinds import BOOLEAN
-from colibri.settings import BY_NAME, DOWNLOAD, GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, Setting
+from colibri.settings import (
+    BY_NAME,
+    DOWNLOAD,
+    GENERATION,
+    MODEL,
+    OUTPUT,
+    PROMPT,
+    SETTINGS,
+    STRUCTURE,
+    Setting,
+)
 
 MODEL_SETTINGS = tuple(setting.name for setting in SETTINGS if setting.group == MODEL)
 DOWNLOAD_SETTINGS = tuple(setting.name for setting in SETTINGS if setting.group == DOWNLOAD)
 GENERATION_SETTINGS = tuple(setting.name for setting in SETTINGS if setting.group == GENERATION)
+STRUCTURE_SETTINGS = tuple(setting.name for setting in SETTINGS if setting.group == STRUCTURE)
 PROMPT_SETTINGS = tuple(setting.name for setting in SETTINGS if setting.group == PROMPT)
 # Colour and quiet concern warnings and errors, which every verb can have.
 PLAIN_OUTPUT = ("json", "quiet", "color")
@@ -86,7 +97,7 @@ class VerbCommand(click.Command):
             if record is not None:
                 group = parameter.setting.group if isinstance(parameter, SettingOption) else "options"
                 sections.setdefault(group, []).append(record)
-        for group in ("options", MODEL, DOWNLOAD, GENERATION, PROMPT, OUTPUT):
+        for group in ("options", MODEL, DOWNLOAD, GENERATION, STRUCTURE, PROMPT, OUTPUT):
             if group in sections:
                 with formatter.section(group[0].upper() + group[1:]):
                     formatter.write_dl(sections[group])

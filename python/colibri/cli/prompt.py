@@ -29,17 +29,15 @@ WAIT_SECONDS = 2.0
 Message = dict[str, object]
 
 
-def read_standard_input() -> str:
-    """All of standard input.
+def read_standard_input(what: str = "the prompt") -> str:
+    """All of standard input; `what` is wanted from it.
 
     Raises:
         InvalidValue: it cannot be read or is not UTF-8. ContextError: it has more than `TEXT_LIMIT` bytes.
     """
     with readable(STANDARD_INPUT):
         if not select.select([0], [], [], WAIT_SECONDS)[0]:
-            console().info(
-                "reading the prompt from standard input, until its end (Ctrl-D on a terminal)", "dim"
-            )
+            console().info(f"reading {what} from standard input, until its end (Ctrl-D on a terminal)", "dim")
         content = read_descriptor(0, TEXT_LIMIT)
     return decode(content, STANDARD_INPUT)
 
@@ -100,16 +98,18 @@ def decode(content: bytes, place: str) -> str:
         ) from None
 
 
-def assemble(words: Sequence[str], files: Sequence[str], *, raw: bool, has_messages: bool) -> str:
-    """The text of the prompt.
+def assemble(
+    words: Sequence[str], files: Sequence[str], *, raw: bool, has_messages: bool, stdin_is_taken: bool = False
+) -> str:
+    """The text of the prompt; standard input may be taken for something else.
 
     Raises:
         InvalidValue: there is nothing to send, or a text cannot be read.
     """
-    if files.count(STDIN) > 1:
+    if files.count(STDIN) + stdin_is_taken > 1:
         raise failure.usage("- is given twice", "standard input can be read once")
     parts = [read_text(path) for path in files]
-    if STDIN not in files and standard_input_is_offered():
+    if STDIN not in files and not stdin_is_taken and standard_input_is_offered():
         parts.append(read_standard_input())
     parts.append(" ".join(words))
     if not raw:

@@ -1,0 +1,288 @@
+"""Grammars: which texts an answer may be, from GBNF, a JSON schema, a pattern or a list of tools.
+
+Owns the public `Grammar`, which needs no model, and the vocabulary through which a grammar judges tokens.
+Refuses what it cannot enforce, by name and place, unless asked to be lenient; then it says so in `notes`.
+What must hold: `accepts`, `forced` and `mask` tell what a generation with this grammar does, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from colibri import engine
+from colibri.engine import NativeGrammar, Vocabulary
+from colibri.errors import error, invalid_value
+from colibri.files import read_file, reason, user_path
+from colibri.setting_kinds import WHITESPACES
+from colibri.tokenizer import Tokenizer
+from colibri.tools import Framing, ToolSet, tool_set
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from colibri.model import Model
+
+FILE_LIMIT: Final = 4 << 20
+"""The largest grammar file that is read, in bytes; the core takes no more."""
+
+
+class Grammar:
+    """A compiled grammar. Any number of generations, in any number of threads, may use it."""
+
+    __slots__ = ("_native", "_what", "notes")
+
+    def __init__(self, native: NativeGrammar, what: str) -> None:
+        """Wraps a compiled grammar; use one of the `from_` constructors.
+
+        Args:
+            native: the compiled grammar.
+            what: where it comes from, for messages.
+        """
+        self._native = native
+        self._what = what
+        self.notes: tuple[str, ...] = tuple(f"{place}: {text}" for place, text in native.notes())
+
+    @staticmethod
+    def from_gbnf(text: str) -> Grammar:
+        """Compiles GBNF, the notation of llama.cpp; `root` is where it starts.
+
+        Raises:
+            GrammarError: with every fault of the text, its line and its column.
+        """
+        return Grammar(engine.compile_grammar("gbnf", _text("text", text)), "GBNF")
+
+    @staticmethod
+    def from_file(path: str | os.PathLike[str]) -> Grammar:
+        """Compiles the GBNF of a file.
+
+        Raises:
+            InvalidValue: the file cannot be read, is empty or is not UTF-8.
+            GrammarError: see `from_gbnf`.
+        """
+        if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+            raise invalid_value("path", path, "the path of a file")
+        return Grammar(engine.compile_grammar("gbnf", read_grammar(os.fspath(path))), Path(path).name)
+
+    @staticmethod
+    def from_json_schema(
+        schema: Mapping[str, Any] | bool | str | Any, *, lenient: bool = False, whitespace: str = "compact"
+    ) -> Grammar:
+        """Compiles a JSON schema: the grammar of the JSON texts it allows.
+
+        Args:
+            schema: a mapping or a truth value, JSON text, or a class or object with `model_json_schema()`, as
+                pydantic's models have. Properties come in the order of their definition.
+            lenient: whether keywords that cannot be enforced are ignored, and named in `notes`.
+            whitespace: `compact` (none between the signs), or `flexible`.
+
+        Raises:
+            GrammarError: `schema_unsupported` names what cannot be enforced, with its JSON pointer.
+        """
+        text = _schema_text(schema)
+        _check_options(lenient, whitespace)
+        return Grammar(engine.compile_grammar("json_schema", text, lenient, whitespace), "JSON schema")
+
+    @staticmethod
+    def from_regex(pattern: str) -> Grammar:
+        """Compiles a pattern that the whole text must match; ECMAScript's notation, without lookaround.
+
+        Raises:
+            GrammarError: the pattern is faulty or uses what cannot be enforced.
+        """
+        return Grammar(engine.compile_grammar("regex", _text("pattern", pattern)), "pattern")
+
+    @staticmethod
+    def from_tools(
+        tools: Sequence[Mapping[str, Any]] | ToolSet,
+        style: str = "glm",
+        *,
+        choice: str | Mapping[str, Any] | None = "auto",
+        parallel: bool = True,
+        lenient: bool = False,
+        whitespace: str = "compact",
+        framing: Framing | None = None,
+    ) -> Grammar:
+        """Compiles a list of tools: free text, and calls in the model's own form.
+
+        Args:
+            tools: descriptions of functions, in the OpenAI format.
+            style: the form of calls; `glm` is known.
+            choice: `auto` (text, calls, or both), `required` (at least one call and no text before it), or a
+                name, or the OpenAI form of one: a call of this function.
+            parallel: whether several calls may follow each other.
+            lenient: see `from_json_schema`.
+            whitespace: see `from_json_schema`.
+            framing: the white space of a model's calls; without it a line break may stand where some models
+                write one.
+
+        Raises:
+            InvalidValue: a description is malformed, or `choice` names none of them.
+            GrammarError: what a schema asks for cannot be enforced.
+        """
+        _check_options(lenient, whitespace)
+        chosen = tool_set(tools)
+        if style not in STYLES:
+            raise invalid_value("style", style, f"one of {', '.join(map(repr, STYLES))}")
+        if not isinstance(parallel, bool):
+            raise invalid_value("parallel", parallel, "True or False")
+        names, free = chosen.chosen(choice)
+        text = json.dumps(chosen.functions(names), ensure_ascii=False)
+        native = engine.compile_grammar("tools", text, free, parallel, lenient, whitespace, framing)
+        return Grammar(native, "tools")
+
+    @property
+    def native(self) -> NativeGrammar:
+        """The compiled grammar."""
+        return self._native
+
+    def accepts(self, text: str | bytes) -> bool:
+        """Whether the whole text belongs to the language."""
+        data = _bytes("text", text)
+        with engine.translated():
+            return self._native.accepts(data)
+
+    def forced(self, prefix: str | bytes = b"") -> bytes:
+        """The bytes that must follow a prefix; none where several may, where the text can end, or where the
+        prefix does not fit."""
+        data = _bytes("prefix", prefix)
+        with engine.translated():
+            return self._native.forced(data)
+
+    def allowed(self, prefix: str | bytes = b"") -> bytes:
+        """The bytes of which one may follow a prefix, in rising order."""
+        data = _bytes("prefix", prefix)
+        with engine.translated():
+            return self._native.allowed(data)
+
+    def matched(self, text: str | bytes) -> int:
+        """How many bytes of the text, from the first on, are the beginning of a text of the language."""
+        data = _bytes("text", text)
+        with engine.translated():
+            return self._native.matched(data)
+
+    def mask(self, tokens: Model | Tokenizer, prefix: str | bytes = b"") -> NDArray[np.bool_]:
+        """Which tokens may follow a prefix, bool [vocab]: all of a model's logits, or of a tokenizer's ids.
+
+        End tokens of a model are allowed exactly where the text can end.
+
+        Raises:
+            InvalidValue: the prefix does not fit the grammar.
+            ModelError: the model has no tokenizer.
+        """
+        tokenizer, size, stop_ids = _vocabulary_parts(tokens)
+        state = engine.grammar_state(self._native, vocabulary_of(tokenizer, size), sorted(stop_ids))
+        with engine.translated():
+            for token in tokenizer.encode_bytes(_bytes("prefix", prefix)):
+                if not state.accept(token):
+                    raise invalid_value("prefix", prefix, "the beginning of a text of the grammar")
+            return state.mask()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Grammar cannot be pickled or copied")
+
+    def __repr__(self) -> str:
+        return f"Grammar({self._what})"
+
+
+STYLES: Final = ("glm",)
+"""The forms of tool calls that are known."""
+
+_VOCABULARIES: weakref.WeakKeyDictionary[Tokenizer, dict[int, Vocabulary]] = weakref.WeakKeyDictionary()
+
+
+def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
+    """The vocabulary of a tokenizer with `size` ids; made once."""
+    made = _VOCABULARIES.setdefault(tokenizer, {})
+    if size not in made:
+        pieces = [tokenizer.piece(token) for token in range(size)]
+        # Only special tokens have no text of their own; a grammar may name any added token.
+        texts = [b"" if special else data for data, special in pieces]
+        special = {data.decode("utf-8"): token for token, (data, special) in enumerate(pieces) if special}
+        with engine.translated():
+            made[size] = Vocabulary(texts, special)
+    return made[size]
+
+
+def read_grammar(path: str, what: str = "grammar", *, regular: bool = True) -> str:
+    """The text of a file.
+
+    Args:
+        path: the file.
+        what: what it is to hold, for messages.
+        regular: whether pipes and devices are refused.
+
+    Raises:
+        InvalidValue: it is missing, a folder, empty, or not UTF-8 text.
+    """
+    fix = f"give the path of a text file with the {what}"
+    if "::=" in path:
+        fix = "this looks like the text of a grammar: pass it as --grammar"
+    try:
+        text = read_file(user_path(path), FILE_LIMIT, regular=regular).decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        why = f"it is not UTF-8 text: byte {fault.start:,} does not belong to a character"
+        raise error("invalid_value", f"{path} holds no {what}", why, fix) from None
+    except OSError as fault:
+        raise error("invalid_value", f"cannot read the {what} {path}", reason(fault), fix) from None
+    return not_empty(text, path, what)
+
+
+def not_empty(text: str, place: str, what: str = "grammar") -> str:
+    """The text of a grammar; an `InvalidValue` when there is nothing in it."""
+    if not text.strip():
+        raise error("invalid_value", f"{place} holds no {what}", "it is empty", f"write the {what} into it")
+    return text
+
+
+def _vocabulary_parts(tokens: Model | Tokenizer) -> tuple[Tokenizer, int, frozenset[int]]:
+    if isinstance(tokens, Tokenizer):
+        return tokens, tokens.id_limit, frozenset()
+    tokenizer = getattr(tokens, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise invalid_value("tokens", tokens, "a Model or a Tokenizer")
+    return tokenizer, tokens.info.vocab_size, tokens.stop_ids
+
+
+def _check_options(lenient: object, whitespace: object) -> None:
+    if not isinstance(lenient, bool):
+        raise invalid_value("lenient", lenient, "True or False")
+    if whitespace not in WHITESPACES:
+        raise invalid_value("whitespace", whitespace, f"one of {', '.join(map(repr, WHITESPACES))}")
+
+
+def _schema_text(schema: object) -> str:
+    """The JSON text of a schema, the order of its properties kept."""
+    if isinstance(schema, str):
+        return _text("schema", schema)
+    made = getattr(schema, "model_json_schema", None)
+    value = made() if callable(made) else schema
+    if not isinstance(value, (Mapping, bool)):
+        raise invalid_value("schema", schema, "a mapping, JSON text, or a class with model_json_schema()")
+    try:
+        return json.dumps(value if isinstance(value, bool) else dict(value), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as fault:
+        raise error(
+            "invalid_value", "the schema cannot be written as JSON", str(fault), "use JSON values only"
+        ) from None
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise invalid_value(name, value, "a text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise invalid_value(name, value, "made of characters, without lone surrogates") from None
+    return value
+
+
+def _bytes(name: str, value: object) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    return _text(name, value).encode("utf-8")

@@ -1,0 +1,309 @@
+//! Grammars, and the position of a text of tokens in one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use colibri_engine::{EngineError, TokenGrammar, Vocabulary as EngineVocabulary};
+use colibri_grammar::schema::{self, CompiledSchema, SchemaOptions, Whitespace};
+use colibri_grammar::tools::{self, Framing, ToolOptions};
+use colibri_grammar::{ByteSet, Constraint, Fault, GrammarError, Matcher, Program, TokenMask, gbnf, regex};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::error::{detached, invalid};
+
+/// A compiled language over bytes.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct Grammar {
+    program: Arc<Program>,
+    /// JSON pointer and text.
+    notes: Vec<(String, String)>,
+}
+
+impl Grammar {
+    fn of(compiled: CompiledSchema) -> Self {
+        let notes = compiled.notes.into_iter().map(|note| (note.pointer, note.text)).collect();
+        Self { program: Arc::new(compiled.program), notes }
+    }
+
+    /// Walks as far into a text as the language goes, then asks something of the place if that is its end.
+    fn at_end_of<T: Send + pyo3::marker::Ungil>(
+        &self,
+        py: Python<'_>,
+        text: &[u8],
+        ask: impl FnOnce(&mut Matcher) -> T + Send + pyo3::marker::Ungil,
+    ) -> PyResult<(usize, Option<T>)> {
+        detached(py, || {
+            let mut matcher = Matcher::new(Arc::clone(&self.program)).map_err(GrammarError::new)?;
+            let taken = text.iter().take_while(|byte| matcher.accept(**byte)).count();
+            if let Some(fault) = matcher.fault() {
+                return Err(EngineError::Grammar(fault.clone().into()));
+            }
+            Ok((taken, (taken == text.len()).then(|| ask(&mut matcher))))
+        })
+    }
+}
+
+#[pymethods]
+impl Grammar {
+    /// Compiles GBNF; the start is `root`.
+    #[staticmethod]
+    fn from_gbnf(py: Python<'_>, text: &str) -> PyResult<Self> {
+        let program = detached(py, || Ok(gbnf::compile(text)?))?;
+        Ok(Self { program: Arc::new(program), notes: Vec::new() })
+    }
+
+    /// Compiles a pattern that the whole text must match.
+    #[staticmethod]
+    fn from_regex(py: Python<'_>, pattern: &str) -> PyResult<Self> {
+        let program = detached(py, || Ok(regex::compile(pattern)?))?;
+        Ok(Self { program: Arc::new(program), notes: Vec::new() })
+    }
+
+    /// Compiles a JSON schema; `lenient` ignores what cannot be enforced and notes it.
+    #[staticmethod]
+    #[pyo3(signature = (text, lenient=false, whitespace="compact"))]
+    fn from_json_schema(py: Python<'_>, text: &str, lenient: bool, whitespace: &str) -> PyResult<Self> {
+        let options = schema_options(lenient, whitespace)?;
+        let compiled = detached(py, || Ok(schema::compile(text, &options)?))?;
+        Ok(Self::of(compiled))
+    }
+
+    /// Compiles tools, a JSON list of `name` and `parameters`, to answers with calls in GLM's form.
+    ///
+    /// With `free` any text may stand before calls; `parallel` allows several. `framing` is the white space before an
+    /// argument's name, before its value, before the end of a call, and between calls; without it a line break may stand
+    /// there.
+    #[staticmethod]
+    #[pyo3(signature = (text, free=false, parallel=true, lenient=false, whitespace="compact", framing=None))]
+    fn from_tools(
+        py: Python<'_>,
+        text: &str,
+        free: bool,
+        parallel: bool,
+        lenient: bool,
+        whitespace: &str,
+        framing: Option<(String, String, String, String)>,
+    ) -> PyResult<Self> {
+        let framing = framing.map_or_else(Framing::default, |(key, value, close, between)| Framing {
+            before_key: Some(key),
+            before_value: Some(value),
+            before_close: Some(close),
+            between: Some(between),
+        });
+        let options = ToolOptions { free, parallel, framing, schema: schema_options(lenient, whitespace)? };
+        let compiled = detached(py, || Ok(tools::compile(text, &options)?))?;
+        Ok(Self::of(compiled))
+    }
+
+    /// What the author of a schema should know: JSON pointer and text.
+    fn notes(&self) -> Vec<(String, String)> {
+        self.notes.clone()
+    }
+
+    /// How many of the bytes, from the first on, are the beginning of a text of the language.
+    fn matched(&self, py: Python<'_>, text: &[u8]) -> PyResult<usize> {
+        self.at_end_of(py, text, |_| ()).map(|(taken, _)| taken)
+    }
+
+    /// Whether the bytes are a text of the language.
+    fn accepts(&self, py: Python<'_>, text: &[u8]) -> PyResult<bool> {
+        self.can_end(py, text)
+    }
+
+    /// The same as `accepts`, said of a prefix.
+    fn can_end(&self, py: Python<'_>, prefix: &[u8]) -> PyResult<bool> {
+        self.at_end_of(py, prefix, |matcher| matcher.can_end()).map(|(_, end)| end == Some(true))
+    }
+
+    /// The bytes that may follow, in rising order; none when the prefix does not fit.
+    fn allowed<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let (_, allowed) = self.at_end_of(py, prefix, |matcher| matcher.allowed())?;
+        Ok(bytes(py, &allowed.unwrap_or_default()))
+    }
+
+    /// The bytes that must follow, at most `limit`; none when the prefix does not fit.
+    #[pyo3(signature = (prefix, limit=65536))]
+    fn forced<'py>(&self, py: Python<'py>, prefix: &[u8], limit: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let (_, forced) = self.at_end_of(py, prefix, |matcher| matcher.forced(limit))?;
+        Ok(PyBytes::new(py, &forced.unwrap_or_default()))
+    }
+}
+
+/// The bytes of every token, and the special tokens, which no text produces.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct Vocabulary {
+    vocabulary: Arc<EngineVocabulary>,
+}
+
+#[pymethods]
+impl Vocabulary {
+    #[new]
+    fn new(py: Python<'_>, token_bytes: Vec<PyBackedBytes>, special: BTreeMap<String, u32>) -> PyResult<Self> {
+        let vocabulary = detached(py, || EngineVocabulary::new(&token_bytes, special))?;
+        Ok(Self { vocabulary: Arc::new(vocabulary) })
+    }
+
+    fn __len__(&self) -> usize {
+        self.vocabulary.len()
+    }
+}
+
+/// A position in a grammar, moved token by token.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct GrammarState {
+    state: Mutex<TokenGrammar>,
+}
+
+impl GrammarState {
+    fn lock(&self) -> MutexGuard<'_, TokenGrammar> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tokens that may follow. Called without the interpreter lock.
+    pub(crate) fn allowed(&self) -> Result<Arc<TokenMask>, EngineError> {
+        self.lock().mask()
+    }
+}
+
+#[pymethods]
+impl GrammarState {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        grammar: &Bound<'_, Grammar>,
+        vocabulary: &Bound<'_, Vocabulary>,
+        stop_ids: Vec<u32>,
+    ) -> PyResult<Self> {
+        let (program, vocabulary) = (&grammar.get().program, &vocabulary.get().vocabulary);
+        let state = detached(py, || TokenGrammar::new(Arc::clone(program), Arc::clone(vocabulary), &stop_ids))?;
+        Ok(Self { state: Mutex::new(state) })
+    }
+
+    /// Which tokens may follow, [tokens of the vocabulary].
+    fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let mask = detached(py, || {
+            let mask = self.allowed()?;
+            Ok((0..mask.len() as u32).map(|token| mask.allows(token)).collect())
+        })?;
+        Ok(PyArray1::from_vec(py, mask))
+    }
+
+    /// How many tokens may follow, and the only one where it is one.
+    fn mask_counts(&self, py: Python<'_>) -> PyResult<(usize, Option<u32>)> {
+        detached(py, || {
+            let mask = self.allowed()?;
+            let count = mask.count();
+            Ok((count, if count == 1 { mask.iter().next() } else { None }))
+        })
+    }
+
+    /// Whether the token may follow.
+    fn allows(&self, py: Python<'_>, token: u32) -> PyResult<bool> {
+        detached(py, || {
+            let mut state = self.lock();
+            let length = state.len();
+            let accepted = state.accept(token)?;
+            state.rewind(length);
+            Ok(accepted)
+        })
+    }
+
+    /// Takes a token; False, and nothing changed, when it may not follow.
+    fn accept(&self, py: Python<'_>, token: u32) -> PyResult<bool> {
+        detached(py, || self.lock().accept(token))
+    }
+
+    /// The bytes that must follow, at most `limit`; none where the text can end.
+    fn forced<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let forced = detached(py, || Ok(self.lock().forced(limit)))?;
+        Ok(PyBytes::new(py, &forced))
+    }
+
+    /// The bytes that may follow, in rising order.
+    fn allowed_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let allowed = detached(py, || Ok(self.lock().allowed_bytes()))?;
+        Ok(bytes(py, &allowed))
+    }
+
+    /// Whether the text can end here; True once it has.
+    #[getter]
+    fn can_end(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || Ok(self.lock().can_end()))
+    }
+
+    /// Whether a stop token was taken.
+    #[getter]
+    fn finished(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || Ok(self.lock().finished()))
+    }
+
+    /// How many tokens were taken.
+    #[getter]
+    fn length(&self, py: Python<'_>) -> PyResult<usize> {
+        detached(py, || Ok(self.lock().len()))
+    }
+
+    /// Goes back to where `length` tokens were taken.
+    fn rewind(&self, py: Python<'_>, length: usize) -> PyResult<()> {
+        detached(py, || {
+            self.lock().rewind(length);
+            Ok(())
+        })
+    }
+}
+
+/// Every fault of a grammar.
+#[pyfunction]
+pub(crate) fn check_gbnf<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let outcome = detached(py, || Ok(gbnf::compile(text).err()))?;
+    faults(py, outcome.as_ref())
+}
+
+/// Every fault of a JSON schema.
+#[pyfunction]
+#[pyo3(signature = (text, lenient=false, whitespace="compact"))]
+pub(crate) fn check_json_schema<'py>(
+    py: Python<'py>,
+    text: &str,
+    lenient: bool,
+    whitespace: &str,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let options = schema_options(lenient, whitespace)?;
+    let outcome = detached(py, || Ok(schema::compile(text, &options).err()))?;
+    faults(py, outcome.as_ref())
+}
+
+/// The parts of every fault.
+fn faults<'py>(py: Python<'py>, error: Option<&GrammarError>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let one = |fault: &Fault| {
+        let place = fault.place.as_ref();
+        let parts = PyDict::new(py);
+        parts.set_item("code", fault.code.slug())?;
+        parts.set_item("message", &fault.what)?;
+        parts.set_item("why", &fault.why)?;
+        parts.set_item("fix", &fault.fix)?;
+        parts.set_item("line", place.map(|place| place.line))?;
+        parts.set_item("column", place.map(|place| place.column))?;
+        parts.set_item("text", place.map(|place| &place.text))?;
+        parts.set_item("pointer", &fault.pointer)?;
+        parts.set_item("shown", fault.report())?;
+        Ok(parts)
+    };
+    error.map_or(&[][..], GrammarError::faults).iter().map(one).collect()
+}
+
+fn schema_options(lenient: bool, whitespace: &str) -> PyResult<SchemaOptions> {
+    let whitespace = match whitespace {
+        "compact" => Whitespace::Compact,
+        "flexible" => Whitespace::Flexible,
+        other => return Err(invalid("whitespace", other, "compact or flexible")),
+    };
+    Ok(SchemaOptions { lenient, whitespace })
+}
+
+fn bytes<'py>(py: Python<'py>, set: &ByteSet) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &set.iter().collect::<Vec<u8>>())
+}
