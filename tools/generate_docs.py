@@ -1,6 +1,6 @@
-"""Writes docs/cli.md and docs/settings.md from the program itself.
+"""Writes docs/cli.md and docs/settings.md from the program itself, and the table in docs/grammar.md.
 
-    python tools/generate_docs.py            writes both files
+    python tools/generate_docs.py            writes the files
     python tools/generate_docs.py --check    writes nothing and fails when one of them is out of date
 
 The text depends on nothing but the code: the environment, the configuration file and the terminal are
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import click
+import json_schema_suite
 from colibri.cli.app import VERBS, command
 from colibri.errors import TAXONOMY
 from colibri.settings import DOWNLOAD, GENERATION, MODEL, OUTPUT, PROMPT, SETTINGS, STRUCTURE, Setting
@@ -37,6 +38,8 @@ CHAT_INTRODUCTION = """\
 Lines that begin with `/` (or `:`) are commands of the chat; `/help` lists them:
 
 """
+
+SUITE_MARKS = ("<!-- suite: written by tools/generate_docs.py -->", "<!-- end of suite -->")
 
 EXITS = {
     "0": "done, also when the answer was cut at `--max-tokens`",
@@ -153,6 +156,17 @@ def _row(setting: Setting) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
+def grammar_page() -> str:
+    """The page of grammars, with the outcomes of the JSON-Schema-Test-Suite between its marks."""
+    page = (DOCS / "grammar.md").read_text(encoding="utf-8")
+    before, mark, rest = page.partition(SUITE_MARKS[0])
+    _old, end, after = rest.partition(SUITE_MARKS[1])
+    if not (mark and end):
+        raise SystemExit(f"docs/grammar.md lacks the marks {' and '.join(SUITE_MARKS)}")
+    table = json_schema_suite.table(json_schema_suite.baseline())
+    return f"{before}{mark}\n{table}{end}{after}"
+
+
 def main() -> int:
     """Writes or checks the pages; returns the exit code."""
     for name in list(os.environ):
@@ -161,7 +175,11 @@ def main() -> int:
     # A folder that cannot exist, so that no configuration file is found.
     os.environ["XDG_CONFIG_HOME"] = os.devnull
     stale = []
-    for name, text in (("cli.md", cli_page()), ("settings.md", settings_page())):
+    for name, text in (
+        ("cli.md", cli_page()),
+        ("settings.md", settings_page()),
+        ("grammar.md", grammar_page()),
+    ):
         page = DOCS / name
         if page.is_file() and page.read_text(encoding="utf-8") == text:
             continue

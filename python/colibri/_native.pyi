@@ -221,6 +221,9 @@ class Grammar:
         a line break may stand there.
         """
 
+    def to_gbnf(self) -> str:
+        """The grammar as GBNF text, `root` first."""
+
     def notes(self) -> list[tuple[str, str]]:
         """What the author of a schema should know: JSON pointer and text."""
 

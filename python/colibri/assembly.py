@@ -1,13 +1,14 @@
 """The text of an answer, put together from its tokens.
 
-Owns whole characters, reasoning and tool calls apart from the answer, and stop strings. Refuses nothing.
-What must hold: the pieces joined are the whole text, and no piece holds a part of a stop string, or of the
-mark that opens a call, that is met later.
+Owns whole characters, reasoning and tool calls apart from the answer, stop strings, and the seam of an answer
+that is continued. Refuses nothing. What must hold: the pieces joined are the whole text, and no piece holds a
+part of a stop string, or of the mark that opens a call, that is met later; a continued answer is taken apart
+as if it had never been cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from colibri.results import ChunkKind
 from colibri.tokenizer import IncrementalDecoder
@@ -38,6 +39,28 @@ class TextAssembler:
         # What ends or interrupts plain text.
         self._marks = stop if call_opens is None else (*stop, call_opens)
         self._parts: dict[ChunkKind, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
+        # Of an answer that is continued: what it showed before that was decided, such as the beginning of a
+        # call, and how many characters of that were wrong.
+        self._shown: dict[ChunkKind, str] = {}
+        self._wrong: dict[ChunkKind, int] = {}
+
+    def replay(self, tokens: Iterable[int], shown: Mapping[ChunkKind, str]) -> None:
+        """Takes the tokens of an answer that is continued; what it showed of each kind is not shown again."""
+        stop, marks = self._stop, self._marks
+        # The stop strings of that answer, known or not, have done their work.
+        self._stop, self._marks = (), () if self._call_opens is None else (self._call_opens,)
+        for token in tokens:
+            self.push(token)
+        self._stop, self._marks = stop, marks
+        for kind, text in shown.items():
+            decided = self.joined(kind)
+            # A text that ends at a stop string is shorter than what was decided.
+            self._shown[kind] = text[len(decided) :] if text.startswith(decided) else ""
+            self._parts[kind].clear()
+
+    def withdrawn(self, kind: ChunkKind) -> int:
+        """How many characters at the end of what a continued answer showed turned out to be another kind."""
+        return self._wrong.get(kind, 0) + len(self._shown.get(kind, ""))
 
     def push(self, token: int) -> tuple[ChunkKind, str, bool]:
         """Takes a token; returns kind and text of what it completes, and whether a stop string was met."""
@@ -78,18 +101,29 @@ class TextAssembler:
         """All text of a kind so far."""
         return "".join(self._parts[kind])
 
-    def add_text(self, piece: str) -> None:
-        """Counts a text among the answer's, such as one that looked like a call."""
-        self._parts["text"].append(piece)
+    def add_text(self, piece: str) -> str:
+        """Counts a text as the answer's, such as one that looked like a call; returns what is new of it."""
+        return self._emit(piece, "text")
 
     def _take_held(self) -> str:
         held, self._held = self._held, ""
         return held
 
     def _emit(self, piece: str, kind: ChunkKind | None = None) -> str:
-        if piece:
-            self._parts[kind or self._kind].append(piece)
-        return piece
+        """Counts a piece among those of its kind, and returns what of it was not shown before."""
+        kind = kind or self._kind
+        if not piece:
+            return ""
+        shown = self._shown.pop(kind, "")
+        differs = (at for at, (old, new) in enumerate(zip(shown, piece, strict=False)) if old != new)
+        same = next(differs, min(len(shown), len(piece)))
+        new, left = piece[same:], shown[same:]
+        if new:
+            self._parts[kind].append(new)
+            self._wrong[kind] = self._wrong.get(kind, 0) + len(left)
+        elif left:
+            self._shown[kind] = left
+        return new
 
     def _cut(self, piece: str) -> str:
         """The part of held and new text that can be shown now."""

@@ -8,7 +8,6 @@ answer equals that of a fresh session.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -143,7 +142,9 @@ class Session(Handle):
     def resume(self, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]) -> Stream:
         """Continues the last answer where it stopped, after `length`, `timeout` or `cancelled`.
 
-        The chunks are the continuation; the answer in the conversation becomes the whole.
+        The chunks and the result are the continuation; the answer in the conversation becomes the whole. The
+        beginning of a call, which was text while the call was cut, leaves the answer's text with the call's
+        end.
 
         Raises:
             InvalidValue: there is no answer, or it had come to its end.
@@ -160,7 +161,6 @@ class Session(Handle):
                 "send a message",
             )
         folder = self._folder
-        opened = [token for token in answer.token_ids if token in (folder.think_ids or ())]
         request = build_request(
             [*last.prompt, *answer.token_ids],
             params,
@@ -169,24 +169,12 @@ class Session(Handle):
             None if tools_of(options) is None else folder.call_framing,
             stop_ids=folder.stop_ids,
             think_ids=folder.think_ids,
-            reasoning=opened[-1] == (folder.think_ids or (None,))[0] if opened else last.reasoning,
+            reasoning=last.reasoning,
+            continues=answer,
         )
-        if request.guidance is not None:
-            request = _continued(request, last, answer)
 
-        def remember(result: Result) -> None:
-            if result.token_ids or result.finish_reason in _ENDS:
-                whole = Result(
-                    answer.text + result.text,
-                    answer.reasoning + result.reasoning,
-                    answer.token_ids + result.token_ids,
-                    result.finish_reason,
-                    result.stats,
-                    result.stop_token,
-                    result.limit,
-                    answer.tool_calls + result.tool_calls,
-                    result.complete,
-                )
+        def remember(whole: Result) -> None:
+            if len(whole.token_ids) > len(answer.token_ids) or whole.finish_reason in _ENDS:
                 self._messages[-1] = _answer(whole)
                 self._answer = whole
 
@@ -228,16 +216,6 @@ class Session(Handle):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.turns} turns, {len(self)} tokens"
         return f"Session({self._engine.info.name!r}, {state})"
-
-
-def _continued(request: Request, last: Request, answer: Result) -> Request:
-    """A request whose grammar takes up where the answer, without its reasoning, was cut."""
-    assert request.guidance is not None
-    chosen = list(answer.token_ids)
-    if last.reasoning and last.think_ids is not None:
-        closing = last.think_ids[1]
-        chosen = chosen[chosen.index(closing) + 1 :] if closing in chosen else []
-    return dataclasses.replace(request, guidance=dataclasses.replace(request.guidance, replay=tuple(chosen)))
 
 
 def _answer(result: Result) -> Message:

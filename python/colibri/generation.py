@@ -111,17 +111,13 @@ class _Generation:
         self._engine = engine
         self._cache = cache
         self._request = request
-        self._text = TextAssembler(
-            tokenizer.decoder() if tokenizer is not None else None,
-            request.stop,
-            request.think_ids,
-            request.reasoning,
-            CALL_OPENS if request.tools is not None else None,
-        )
+        self._text = _assembler(request, tokenizer)
         self._guide = _guide(engine, request, tokenizer)
         self._decoder: Decoder | None = None
         self._on_finish = on_finish
+        # What this generation wrote, and the whole answer where it continues one.
         self.result: Result | None = None
+        self._whole: Result | None = None
         self._ids: list[int] = []
         self._cached = 0
         self._reason: FinishReason = "cancelled"
@@ -159,8 +155,8 @@ class _Generation:
             self._conclude(before)
         finally:
             self._engine.release()
-            if self.result is not None and self._on_finish is not None:
-                self._on_finish(self.result)
+            if self._whole is not None and self._on_finish is not None:
+                self._on_finish(self._whole)
 
     def _steps(self, session: EngineSession, watcher: Watcher) -> Iterator[Chunk]:
         """Prefill, then token after token. `_reason` stays `cancelled` until another end is reached."""
@@ -209,21 +205,22 @@ class _Generation:
             return
         self._calls_read = True
         calls, left = tools.parse(written)
-        self._calls = tuple(calls)
+        before = self._request.continues
+        self._calls = tuple(calls[0 if before is None else len(before.tool_calls) :])
         if calls and self._reason == "stop":
             self._reason = "tool_calls"
-        if left:
-            text.add_text(left)
-            yield from self._clock.paused(Chunk("text", left))
+        new = text.add_text(left)
+        if new:
+            yield from self._clock.paused(Chunk("text", new))
 
-    def _conclude(self, before: tuple[int, int, int]) -> None:
-        """Makes the result; `before` holds the counters from the start."""
+    def _conclude(self, counters: tuple[int, int, int]) -> None:
+        """Makes the result; `counters` are those of the start."""
         for _ in self._rest():
             pass
         decoder, guide = self._decoder, self._guide
         if decoder is not None:
             decoder.finish()
-        hits, misses, read = (now - then for now, then in zip(self._engine.counters(), before, strict=True))
+        hits, misses, read = (now - then for now, then in zip(self._engine.counters(), counters, strict=True))
         prefill, first, decode = self._clock.figures()
         stats = Stats(
             prompt_tokens=len(self._request.prompt),
@@ -254,6 +251,8 @@ class _Generation:
             self._calls,
             None if guide is None else guide.complete,
         )
+        before = self._request.continues
+        self._whole = self.result if before is None else _joined(before, self.result, self._text)
 
 
 class _Clock:
@@ -304,6 +303,36 @@ def _reuse(session: EngineSession, prompt: Sequence[int]) -> int:
     return shared
 
 
+def _assembler(request: Request, tokenizer: Tokenizer | None) -> TextAssembler:
+    """What takes the answer's tokens; of an answer that is continued it has taken those that there are."""
+    text = TextAssembler(
+        tokenizer.decoder() if tokenizer is not None else None,
+        request.stop,
+        request.think_ids,
+        request.reasoning,
+        CALL_OPENS if request.tools is not None else None,
+    )
+    before = request.continues
+    if before is not None:
+        text.replay(before.token_ids, {"text": before.text, "reasoning": before.reasoning})
+    return text
+
+
+def _joined(before: Result, result: Result, text: TextAssembler) -> Result:
+    """An answer and its continuation as one; the statistics are those of the continuation."""
+    kept = {
+        "text": before.text[: len(before.text) - text.withdrawn("text")],
+        "reasoning": before.reasoning[: len(before.reasoning) - text.withdrawn("reasoning")],
+    }
+    return dataclasses.replace(
+        result,
+        text=kept["text"] + result.text,
+        reasoning=kept["reasoning"] + result.reasoning,
+        token_ids=before.token_ids + result.token_ids,
+        tool_calls=before.tool_calls + result.tool_calls,
+    )
+
+
 def _guide(engine: Engine, request: Request, tokenizer: Tokenizer | None) -> Guide | None:
     """The request's grammar at its beginning: the answer's, or behind the reasoning."""
     if request.guidance is None:
@@ -317,4 +346,6 @@ def _guide(engine: Engine, request: Request, tokenizer: Tokenizer | None) -> Gui
         )
     awaits = request.think_ids[1] if request.reasoning and request.think_ids is not None else None
     size = engine.info.vocab_size
-    return Guide(request.guidance, tokenizer, size, request.prompt, request.stop_ids, awaits)
+    replay = () if request.continues is None else request.continues.token_ids
+    prompt = request.prompt[: len(request.prompt) - len(replay)]
+    return Guide(request.guidance, tokenizer, size, prompt, request.stop_ids, awaits, replay)

@@ -166,6 +166,15 @@ class Grammar:
         with engine.translated():
             return self._native.matched(data)
 
+    def to_gbnf(self) -> str:
+        """The grammar in GBNF, the notation of llama.cpp, to be read, changed or used elsewhere.
+
+        Raises:
+            GrammarError: the text would be longer than a grammar may be.
+        """
+        with engine.translated():
+            return self._native.to_gbnf()
+
     def mask(self, tokens: Model | Tokenizer, prefix: str | bytes = b"") -> NDArray[np.bool_]:
         """Which tokens may follow a prefix, bool [vocab]: all of a model's logits, or of a tokenizer's ids.
 

@@ -50,14 +50,12 @@ class Guidance:
         constrain: whether tokens outside the grammar are left out of the choice.
         draft: `auto`, `off` or `grammar` (never switched off).
         draft_max: the most tokens of one draft.
-        replay: tokens of the answer that were chosen before, for one that is continued.
     """
 
     grammar: Grammar
     constrain: bool = True
     draft: str = "auto"
     draft_max: int = DRAFT_DEFAULT
-    replay: tuple[int, ...] = ()
 
 
 def guidance(grammar: Grammar | None, mode: object, draft: object, draft_max: object) -> Guidance | None:
@@ -88,8 +86,9 @@ class Guide:
         prompt: Sequence[int],
         stop_ids: frozenset[int],
         awaits: int | None = None,
+        replay: Sequence[int] = (),
     ) -> None:
-        """Puts the grammar at its beginning.
+        """Puts the grammar at its beginning, or where an answer that is continued was cut.
 
         Args:
             given: what the request says.
@@ -98,6 +97,7 @@ class Guide:
             prompt: tokens before the answer.
             stop_ids: tokens that may end the answer where the grammar can.
             awaits: the token behind which the grammar begins, for a prompt that ends inside of reasoning.
+            replay: tokens of the answer that were chosen before.
 
         Raises:
             InvalidValue: the replayed tokens do not fit the grammar.
@@ -117,7 +117,7 @@ class Guide:
         self._window: collections.deque[tuple[int, int]] = collections.deque()
         self._off: str | None = None if given.draft != "off" else "drafts are off"
         self.proposed = self.accepted = self.forced = 0
-        for token in given.replay:
+        for token in replay:
             self.commit(token)
         self.forced = 0
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from colibri.results import Result
+
     LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], None]
 
 
@@ -93,9 +95,11 @@ class Request:
         stop_ids: end tokens; stop: stop strings.
         cancel: tokens that stop it.
         think_ids: the ids of the thinking marks, or None to leave them in the text.
-        reasoning: whether the prompt ends inside a thinking block.
+        reasoning: whether the prompt ends inside a thinking block; of an answer that is continued, the prompt
+            before that answer.
         guidance: the grammar of the answer, or None.
         tools: the functions whose calls are looked for in the answer, or None.
+        continues: the answer with whose tokens the prompt ends, for one that is continued.
     """
 
     prompt: Sequence[int]
@@ -111,6 +115,7 @@ class Request:
     reasoning: bool = False
     guidance: Guidance | None = None
     tools: ToolSet | None = None
+    continues: Result | None = None
 
 
 def check_options(options: GenerationOptions, params: object, known: Sequence[str] = ()) -> None:

@@ -22,7 +22,8 @@ from colibri.json_file import read_json_object
 class SamplingParams:
     """How the next token is chosen. None means: what the model's folder says, else the built-in default.
 
-    The order is penalties, logits processors, temperature, top-k, top-p, min-p. Temperature 0 is greedy.
+    The order is penalties, logits processors, grammar, temperature, top-k, top-p, min-p. Temperature 0 is
+    greedy.
 
     Attributes:
         temperature: divides the logits; 0 takes the likeliest token. Default 1.0.

@@ -3,16 +3,18 @@
 Owns the check of descriptions in the OpenAI format, and the parser of GLM's form of a call: `<tool_call>`,
 a name, pairs of `<arg_key>` and `<arg_value>`, `</tool_call>`, with or without white space between them.
 Refuses descriptions without a name or with parameters that are no object. What must hold: a string stays the
-text that the model wrote; anything else is the JSON value it wrote.
+text that the model wrote; anything else is the JSON value it wrote; what the grammar of the calls accepts is
+read back as calls.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
 from colibri.errors import error, invalid_value
 
@@ -21,18 +23,28 @@ CALL_CLOSES: Final = "</tool_call>"
 CHOICES: Final = ("auto", "required", "none")
 """What may be said about calls in the place of a name."""
 
-_CALL: Final = re.compile(
-    r"\s*<tool_call>\s*(?P<name>[^<]*?)\s*"
-    r"(?P<arguments>(?:<arg_key>(?:(?!</arg_key>).)*</arg_key>\s*"
-    r"<arg_value>(?:(?!</arg_value>).)*</arg_value>\s*)*)"
-    r"</tool_call>",
-    re.DOTALL,
-)
-_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_HEAD: Final = re.compile(r"\s*<tool_call>\s*(?P<name>[^<]*?)\s*(?=<arg_key>|</tool_call>)")
+_KEY: Final = re.compile(r"\s*<arg_key>((?:(?!</arg_key>).)*)</arg_key>\s*<arg_value>", re.DOTALL)
+_VALUE_BEGINS: Final = re.compile(r"\S")
+_VALUE_CLOSES: Final = re.compile(r"</arg_value>")
+_ENDS: Final = re.compile(r"\s*</tool_call>")
 _NAME: Final = re.compile(r"[\w.\-/:]{1,256}")
 # JSON's types of Python's values.
 _TYPES: Final = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 _DEPTH: Final = 16
+_BOUNDS: Final = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number)
 
 
 class Framing(NamedTuple):
@@ -99,28 +111,33 @@ class ToolSet:
         """
         calls: list[dict[str, Any]] = []
         position = 0
-        while (found := _CALL.match(text, position)) and found["name"] in self._functions:
-            arguments = dict(self._arguments(found["name"], found["arguments"]))
-            calls.append(
-                {
-                    "id": f"call_{os.urandom(12).hex()}",
-                    "type": "function",
-                    "function": {
-                        "name": found["name"],
-                        "arguments": json.dumps(arguments, ensure_ascii=False),
-                    },
-                }
-            )
-            position = found.end()
+        while (head := _HEAD.match(text, position)) and head["name"] in self._functions:
+            found = self._arguments(head["name"], text, head.end())
+            if found is None:
+                break
+            arguments, position = found
+            written = ", ".join(f"{json.dumps(key)}: {value}" for key, value in arguments.items())
+            function = {"name": head["name"], "arguments": f"{{{written}}}"}
+            calls.append({"id": f"call_{os.urandom(12).hex()}", "type": "function", "function": function})
         return calls, text[position:].strip() and text[position:]
 
-    def _arguments(self, name: str, text: str) -> Iterator[tuple[str, Any]]:
+    def _arguments(self, name: str, text: str, position: int) -> tuple[dict[str, str], int] | None:
+        """The arguments of a call as JSON texts, and where the call ends; None when it has no end."""
         root = self._parameters(name)
         properties = root.get("properties")
-        for found in _ARGUMENT.finditer(text):
-            key = found[1].strip()
+        arguments = {}
+        while not (ends := _ENDS.match(text, position)):
+            opens = _KEY.match(text, position)
+            if opens is None:
+                return None
+            key = opens[1].strip()
             schema = properties.get(key, {}) if isinstance(properties, Mapping) else {}
-            yield key, _value(found[2], types_of(schema, root))
+            closes = _closing(text, opens.end(), types_of(schema, root))
+            if closes is None:
+                return None
+            arguments[key] = _value(text[opens.end() : closes.start()], schema, root)
+            position = closes.end()
+        return arguments, ends.end()
 
     def _parameters(self, name: str) -> dict[str, Any]:
         parameters = self._functions[name].get("parameters")
@@ -187,19 +204,79 @@ def _referred(pointer: object, root: Mapping[str, Any]) -> object:
     return place
 
 
-def _value(text: str, types: frozenset[str]) -> Any:
-    """The value an argument's text stands for.
+def _closing(text: str, start: int, types: frozenset[str]) -> re.Match[str] | None:
+    """The mark that closes the value that begins at `start`.
+
+    A string ends at the first mark, and cannot hold one. JSON ends where it ends: a text within it may hold
+    marks.
+    """
+    first = _VALUE_CLOSES.search(text, start)
+    if first is None or types == {"string"}:
+        return first
+    may_be_string = not types or "string" in types
+    if may_be_string and (_KEY.match(text, first.end()) or _ENDS.match(text, first.end())):
+        return first
+    begins = _VALUE_BEGINS.search(text, start)
+    try:
+        _, end = _DECODER.raw_decode(text, begins.start() if begins else start)
+    except (ValueError, RecursionError):
+        return first
+    closes = _VALUE_CLOSES.search(text, end)
+    return first if closes is None or text[end : closes.start()].strip() else closes
+
+
+def _value(text: str, schema: object, root: Mapping[str, Any]) -> str:
+    """The JSON text of the value that an argument's text stands for.
 
     Where only strings are expected the text is the string. Otherwise it is JSON; and a string where it is no
-    JSON, or a value of a type that is not expected although strings are.
+    JSON, or, if strings are expected too, a value that is not.
     """
+    types = types_of(schema, root)
+    string = json.dumps(text, ensure_ascii=False)
     if types == {"string"}:
-        return text
+        return string
     try:
-        value = json.loads(text)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
-        return text
-    return text if "string" in types and _type_of(value) not in types - {"string"} else value
+        return string
+    if "string" in types and _type_of(value) not in types - {"string"}:
+        return string
+    if ("string" in types or not types) and not _fits(value, schema, root):
+        return string
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        # A number beyond those of the machine.
+        return text.strip()
+
+
+def _fits(value: object, schema: object, root: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether a value has a type, is among the values and within the bounds that a schema names."""
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return True
+    if "$ref" in schema:
+        return _fits(value, _referred(schema["$ref"], root), root, depth + 1)
+    listed = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(listed, list) and not any(
+        _type_of(one) == _type_of(value) and one == value for one in listed
+    ):
+        return False
+    named = schema.get("type", [])
+    kinds = named if isinstance(named, list) else [named]
+    if kinds and _type_of(value) not in types_of({"type": kinds}, root):
+        return False
+    if isinstance(value, float) and kinds and "number" not in kinds and not value.is_integer():
+        return False
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        for keyword, within in _BOUNDS.items():
+            bound = schema.get(keyword)
+            if isinstance(bound, (int, float)) and not isinstance(bound, bool) and not within(value, bound):
+                return False
+    for keyword, enough in (("anyOf", any), ("oneOf", any), ("allOf", all)):
+        parts = schema.get(keyword)
+        if isinstance(parts, list) and not enough(_fits(value, part, root, depth + 1) for part in parts):
+            return False
+    return True
 
 
 def _checked(tool: object, where: str) -> dict[str, Any]:

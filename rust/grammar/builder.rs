@@ -4,8 +4,9 @@
 //! count lies within the limits. Lowering recurses over one expression only, whose depth is bounded when its nodes are
 //! made; rules may form chains and cycles of any length.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use crate::analysis::{mark_alive, mark_nullable, refuse_endless};
 use crate::bytes::ByteSet;
 use crate::error::{Fault, FaultCode, GrammarError};
 use crate::limits;
@@ -16,8 +17,9 @@ use crate::utf8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
+/// What an expression is made of.
 #[derive(Clone, Debug)]
-enum Node {
+pub(crate) enum Node {
     Empty,
     Bytes(ByteSet),
     Sequence(Vec<NodeId>),
@@ -210,11 +212,26 @@ impl Builder {
     }
 
     /// The names of rules below `node` that no text fits, and whether none fits `node` itself.
+    pub(crate) fn dead_rules(&self, node: NodeId) -> (Vec<&str>, bool) {
+        let unfit = self.unfit(node);
+        let mut dead: Vec<NodeId> = unfit.iter().copied().collect();
+        dead.sort_unstable();
+        let rules = dead.iter().filter_map(|node| match self.node(*node) {
+            Node::Rule(rule) => Some(self.name(*rule)),
+            _ => None,
+        });
+        (rules.collect(), unfit.contains(&node))
+    }
+
+    /// The expressions below `node`, itself included, that no text fits.
     ///
     /// Works backwards from what fits at once: a sequence fits when all of its parts do, alternatives when one does.
-    pub(crate) fn dead_rules(&self, node: NodeId) -> (Vec<&str>, bool) {
+    pub(crate) fn unfit(&self, node: NodeId) -> HashSet<NodeId> {
+        const UNKNOWN: usize = usize::MAX;
         let mut order = vec![node];
-        let mut places = HashMap::from([(node, 0usize)]);
+        // Where an expression stands in the order.
+        let mut places = vec![UNKNOWN; self.nodes.len()];
+        places[node.0 as usize] = 0;
         let mut parents: Vec<Vec<usize>> = vec![Vec::new()];
         // How many parts must still be found to fit.
         let mut missing: Vec<usize> = Vec::new();
@@ -227,12 +244,13 @@ impl Builder {
                 open.push(at);
             }
             for part in parts {
-                let place = *places.entry(part).or_insert_with(|| {
+                let place = &mut places[part.0 as usize];
+                if *place == UNKNOWN {
+                    *place = order.len();
                     order.push(part);
                     parents.push(Vec::new());
-                    order.len() - 1
-                });
-                parents[place].push(at);
+                }
+                parents[*place].push(at);
             }
         }
         while let Some(at) = open.pop() {
@@ -243,13 +261,31 @@ impl Builder {
                 }
             }
         }
-        let mut names: Vec<&str> = Vec::new();
-        for (node, missing) in order.iter().zip(&missing) {
-            if let (Node::Rule(rule), true) = (&self.nodes[node.0 as usize], *missing > 0) {
-                names.extend(self.rules.get(rule.0 as usize).map(|entry| entry.name.as_str()));
-            }
-        }
-        (names, missing.first().is_some_and(|missing| *missing > 0))
+        order.into_iter().zip(missing).filter_map(|(node, missing)| (missing > 0).then_some(node)).collect()
+    }
+
+    pub(crate) fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    /// The body of a rule that has one.
+    pub(crate) fn body(&self, rule: RuleId) -> Option<NodeId> {
+        self.rules.get(rule.0 as usize).and_then(|entry| entry.body)
+    }
+
+    /// The name with which a rule was declared.
+    pub(crate) fn name(&self, rule: RuleId) -> &str {
+        self.rules.get(rule.0 as usize).map_or("", |entry| entry.name.as_str())
+    }
+
+    /// The expressions that are one code point, and which.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (NodeId, &[(u32, u32)])> {
+        self.classes.iter().map(|(ranges, node)| (*node, ranges.as_slice()))
+    }
+
+    /// The special tokens that are named, by their numbers.
+    pub(crate) fn specials(&self) -> impl Iterator<Item = (SpecialId, &Special)> {
+        self.special_numbers.iter().map(|(special, number)| (*number, special))
     }
 
     /// The parts of an expression, and how many of them must fit something so that it does.
@@ -260,7 +296,7 @@ impl Builder {
             Node::Sequence(parts) => (parts.clone(), parts.len()),
             Node::Alternatives(parts) => (parts.clone(), 1),
             Node::Repeat { body, least, .. } => (vec![*body], usize::from(*least > 0)),
-            Node::Rule(rule) => (self.rules.get(rule.0 as usize).and_then(|entry| entry.body).into_iter().collect(), 1),
+            Node::Rule(rule) => (self.body(*rule).into_iter().collect(), 1),
         }
     }
 
@@ -439,111 +475,4 @@ impl<'a> Lowering<'a> {
         self.open.push((rule, body));
         rule
     }
-}
-
-/// Which rules can be empty. A repetition whose round can be empty needs no round.
-fn mark_nullable(program: &mut Program) {
-    let (_, nullable) = lead_to_end(program, true);
-    for (rule, nullable) in program.rules.iter_mut().zip(nullable) {
-        rule.nullable = nullable;
-        if let (true, Some(counter)) = (nullable, rule.counter) {
-            program.counters[counter as usize].least = 0;
-        }
-    }
-}
-
-/// Marks the instructions from which some text leads to the end of their rule; says for each rule whether its entry is one.
-fn mark_alive(program: &mut Program) -> Vec<bool> {
-    let (alive, ends) = lead_to_end(program, false);
-    program.alive = alive;
-    ends
-}
-
-/// Refuses rules from whose beginning no text leads to the end.
-fn refuse_endless(program: &Program, names: &[String], ends: &[bool]) -> Result<(), GrammarError> {
-    let mut faults = Vec::new();
-    let reachable = reachable_rules(program);
-    for (rule, name) in names.iter().enumerate() {
-        if reachable[rule] && !ends[rule] {
-            let what = format!("no text fits the rule `{name}`");
-            let why = "every way through it leads to itself again, or to a choice without members";
-            let fault = Fault::new(FaultCode::DeadEnd, what).why(why).fix("give the rule an alternative that can end");
-            // The rules of a schema are named by where they come from.
-            let pointer = name.starts_with('#').then(|| name.clone());
-            faults.push(Fault { pointer, ..fault });
-        }
-    }
-    if faults.is_empty() && !ends[program.start.0 as usize] {
-        faults.push(Fault::new(FaultCode::DeadEnd, "no text fits the grammar"));
-    }
-    GrammarError::from_faults(faults)
-}
-
-/// The instructions that lead to the end of their rule, by some text or, when `empty`, by the empty one; and the rules whose
-/// entries do. Works backwards from the ends, so that a chain of rules costs no more than its length.
-fn lead_to_end(program: &Program, empty: bool) -> (Vec<bool>, Vec<bool>) {
-    let count = program.ops.len();
-    // Who goes on at an instruction; who calls a rule.
-    let mut before: Vec<Vec<Pc>> = vec![Vec::new(); count];
-    let mut callers: Vec<Vec<Pc>> = vec![Vec::new(); program.rules.len()];
-    let mut open: Vec<Pc> = Vec::new();
-    for (pc, op) in (0u32..).zip(&program.ops) {
-        match *op {
-            Op::Bytes { .. } | Op::Special { .. } if empty => {}
-            Op::Bytes { set, next } if !program.sets[set as usize].is_empty() => before[next as usize].push(pc),
-            Op::Bytes { .. } => {}
-            Op::Special { next, .. } => before[next as usize].push(pc),
-            Op::Call { rule, next } => {
-                before[next as usize].push(pc);
-                callers[rule.0 as usize].push(pc);
-            }
-            Op::Split { first, count } => {
-                program.split(first, count).iter().for_each(|target| before[*target as usize].push(pc));
-            }
-            Op::Head { counter, body } => {
-                if program.counters[counter as usize].least == 0 {
-                    open.push(pc);
-                }
-                before[body as usize].push(pc);
-            }
-            // A whole round: so can all others be.
-            Op::Again { .. } | Op::End => open.push(pc),
-        }
-    }
-    let mut alive = vec![false; count];
-    let mut ends = vec![false; program.rules.len()];
-    let lives = |pc: Pc, alive: &[bool], ends: &[bool]| match program.ops[pc as usize] {
-        Op::Call { rule, next } => ends[rule.0 as usize] && alive[next as usize],
-        _ => true,
-    };
-    while let Some(pc) = open.pop() {
-        if alive[pc as usize] || !lives(pc, &alive, &ends) {
-            continue;
-        }
-        alive[pc as usize] = true;
-        open.extend(&before[pc as usize]);
-        let rule = program.owner[pc as usize].0 as usize;
-        if !ends[rule] && program.rules[rule].entry == pc {
-            ends[rule] = true;
-            open.extend(&callers[rule]);
-        }
-    }
-    (alive, ends)
-}
-
-fn reachable_rules(program: &Program) -> Vec<bool> {
-    let mut calls: Vec<Vec<RuleId>> = vec![Vec::new(); program.rules.len()];
-    for (op, owner) in program.ops.iter().zip(&program.owner) {
-        if let Op::Call { rule, .. } = op {
-            calls[owner.0 as usize].push(*rule);
-        }
-    }
-    let mut reached = vec![false; program.rules.len()];
-    let mut open = vec![program.start];
-    while let Some(rule) = open.pop() {
-        if !std::mem::replace(&mut reached[rule.0 as usize], true) {
-            open.extend(&calls[rule.0 as usize]);
-        }
-    }
-    reached
 }

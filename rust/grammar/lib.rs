@@ -5,6 +5,7 @@
 //! into a mask over a vocabulary. It depends on nothing of ours, so that it can be tested and fuzzed alone.
 #![forbid(unsafe_code)]
 
+mod analysis;
 mod builder;
 mod bytes;
 mod constraint;
@@ -12,6 +13,7 @@ mod error;
 pub mod gbnf;
 pub mod limits;
 mod matcher;
+mod plain;
 mod program;
 pub mod regex;
 pub mod schema;

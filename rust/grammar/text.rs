@@ -6,9 +6,7 @@
 
 use crate::builder::{Builder, NodeId};
 use crate::bytes::ByteSet;
-
-/// The largest code point.
-const LAST: u32 = 0x10_FFFF;
+use crate::utf8::LAST;
 
 /// Any text, the `mark` (of ASCII characters) and what stands `behind` it; the text may also end before a mark where it `ends`.
 pub(crate) fn until(builder: &mut Builder, mark: &[u8], behind: NodeId, ends: bool) -> NodeId {

@@ -5,12 +5,14 @@
 //! is written bare, any other value as JSON. Arguments come in the order of their definition, required ones always.
 //!
 //! Refuses tools without a name or a schema of type object, and what their schemas ask for and cannot be enforced. Must hold:
-//! what is read back from a call with its first closing marks is a value of the schema.
+//! what is read back from a call is a value of the schema, where a bare text ends at the first closing mark and JSON where
+//! it ends: a text within it may hold marks.
 
 use serde_json::{Map, Value};
 
 use crate::builder::{Builder, NodeId};
-use crate::error::{Fault, FaultCode, GrammarError};
+use crate::error::{Fault, FaultCode, GrammarError, shown};
+use crate::gbnf;
 use crate::program::RuleId;
 use crate::schema::{self, CompiledSchema, Compiler, Note, SchemaOptions, Types};
 use crate::text::until;
@@ -69,11 +71,26 @@ const KNOWN: &[&str] = &[
 /// # Errors
 /// Everything that is wrong with the tools or not supported, in one run. Places are the tool's name and a JSON pointer.
 pub fn compile(text: &str, options: &ToolOptions) -> Result<CompiledSchema, GrammarError> {
+    let mut notes = Vec::new();
+    let (builder, root) = build(text, options, &mut notes)?;
+    Ok(CompiledSchema { program: builder.finish(root)?, notes })
+}
+
+/// The same as GBNF text.
+///
+/// # Errors
+/// What is wrong with the tools or not supported, or a text that is too long.
+pub fn to_gbnf(text: &str, options: &ToolOptions) -> Result<String, GrammarError> {
+    let (builder, root) = build(text, options, &mut Vec::new())?;
+    gbnf::write(&builder, root)
+}
+
+fn build(text: &str, options: &ToolOptions, notes: &mut Vec<Note>) -> Result<(Builder, RuleId), GrammarError> {
     let document = schema::read(text)?;
     let tools =
         document.as_array().filter(|tools| !tools.is_empty()).ok_or_else(|| malformed("#", "a list of tools"))?;
     let mut builder = Builder::new();
-    let (mut notes, mut faults, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut faults, mut names) = (Vec::new(), Vec::new());
     for (index, tool) in tools.iter().enumerate() {
         let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() || name.contains(['<', '\n']) || names.iter().any(|(known, _)| *known == name) {
@@ -82,14 +99,14 @@ pub fn compile(text: &str, options: &ToolOptions) -> Result<CompiledSchema, Gram
         }
         let none = Value::Object(Map::new());
         let parameters = tool.get("parameters").filter(|parameters| !parameters.is_null()).unwrap_or(&none);
-        let mut call = Call { name, builder: &mut builder, options, notes: &mut notes, faults: &mut faults };
+        let mut call = Call { name, builder: &mut builder, options, notes, faults: &mut faults };
         let node = call.build(parameters);
         names.push((name, node));
     }
     GrammarError::from_faults(faults)?;
     let bodies = names.into_iter().filter_map(|(_, node)| node).collect();
     let root = assemble(&mut builder, bodies, options);
-    Ok(CompiledSchema { program: builder.finish(root)?, notes })
+    Ok((builder, root))
 }
 
 /// The answer from the bodies of calls, which begin with the name.
@@ -183,7 +200,9 @@ impl Call<'_, '_> {
         let json = if others.is_empty() { None } else { compiler.build_only(&pointer, others) };
         match compiler.finish() {
             Ok(notes) => self.notes.extend(
-                notes.into_iter().map(|note| Note { pointer: format!("{}{}", self.name, note.pointer), ..note }),
+                notes
+                    .into_iter()
+                    .map(|note| Note { pointer: shown(&format!("{}{}", self.name, note.pointer)), ..note }),
             ),
             Err(error) => {
                 let own = error.faults().iter().cloned();
@@ -222,7 +241,7 @@ impl Call<'_, '_> {
             let place = schema::below("#", keyword);
             if self.options.schema.lenient {
                 let text = format!("`{keyword}` is ignored: it is not followed for the arguments of a call");
-                self.notes.push(Note { pointer: format!("{}{place}", self.name), text });
+                self.notes.push(Note { pointer: shown(&format!("{}{place}", self.name)), text: shown(&text) });
             } else {
                 let what = format!("`{keyword}` is not supported for the arguments of a call");
                 self.fault(&place, FaultCode::Unsupported, &what);

@@ -4,7 +4,10 @@
 //! byte skips the whole subtree by one addition and the walk never allocates. The layout follows the idea of
 //! the `toktrie` of llguidance; tokens with the same bytes share a node.
 
+use std::sync::Arc;
+
 use crate::constraint::Constraint;
+use crate::plain::{PlainKinds, PlainText, PlainTokens};
 
 /// One bit per token id: whether the token may come next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +100,13 @@ pub enum TrieError {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    byte: u8,
-    depth: u16,
+pub(crate) struct Node {
+    pub(crate) byte: u8,
+    pub(crate) depth: u16,
     /// Nodes in this subtree, itself included: the distance to the next sibling.
-    subtree: u32,
-    /// The range of `TokenTrie::tokens` that ends at this node.
-    tokens_start: u32,
-    tokens_end: u32,
+    pub(crate) subtree: u32,
+    /// The first of the tokens that end at this node; those of the next node follow them.
+    pub(crate) tokens: u32,
 }
 
 /// The vocabulary's token bytes as a depth-first array of nodes.
@@ -114,6 +116,7 @@ pub struct TokenTrie {
     tokens: Vec<u32>,
     vocabulary: usize,
     longest: usize,
+    plain: PlainKinds,
 }
 
 impl TokenTrie {
@@ -141,7 +144,8 @@ impl TokenTrie {
         }
         order.sort_unstable();
         let longest = order.iter().map(|(bytes, _)| bytes.len()).max().unwrap_or(0);
-        let mut trie = TokenTrie { nodes: Vec::new(), tokens: Vec::with_capacity(order.len()), vocabulary, longest };
+        let (nodes, tokens) = (Vec::new(), Vec::with_capacity(order.len()));
+        let mut trie = TokenTrie { nodes, tokens, vocabulary, longest, plain: PlainKinds::default() };
         let mut path: Vec<usize> = Vec::new();
         let mut previous: &[u8] = &[];
         for (bytes, token) in order {
@@ -149,18 +153,28 @@ impl TokenTrie {
             trie.close(&mut path, shared);
             for &byte in &bytes[shared..] {
                 path.push(trie.nodes.len());
-                let end = trie.tokens.len() as u32;
-                let depth = path.len() as u16;
-                trie.nodes.push(Node { byte, depth, subtree: 0, tokens_start: end, tokens_end: end });
+                let tokens = trie.tokens.len() as u32;
+                trie.nodes.push(Node { byte, depth: path.len() as u16, subtree: 0, tokens });
             }
             trie.tokens.push(token);
-            if let Some(&last) = path.last() {
-                trie.nodes[last].tokens_end = trie.tokens.len() as u32;
-            }
             previous = bytes;
         }
         trie.close(&mut path, 0);
+        trie.nodes.shrink_to_fit();
         Ok(trie)
+    }
+
+    /// The tokens that end at a node.
+    #[inline]
+    fn ending(&self, node: usize) -> &[u32] {
+        let start = self.nodes[node].tokens as usize;
+        let end = self.nodes.get(node + 1).map_or(self.tokens.len(), |next| next.tokens as usize);
+        &self.tokens[start..end]
+    }
+
+    /// The tokens that are plain text of a kind.
+    pub(crate) fn plain(&self, kind: PlainText) -> Arc<PlainTokens> {
+        self.plain.of(kind, &self.nodes, &self.tokens, self.vocabulary)
     }
 
     /// Ends the subtrees below depth `keep`.
@@ -186,16 +200,22 @@ impl TokenTrie {
 
     /// The tokens whose whole byte string leads from `start` through `step`, which gives the state after a byte, if any.
     ///
-    /// `step` sees the states from `start` to the present one and may rename them.
+    /// `step` sees the states from `start` to the present one and may rename them. Plain tokens of at most so many
+    /// characters, if any are given, are known to fit and not walked.
     pub(crate) fn walk<S: Copy, E>(
         &self,
         start: S,
+        plain: Option<(&PlainTokens, usize)>,
         step: &mut impl FnMut(&mut [S], u8) -> Result<Option<S>, E>,
     ) -> Result<TokenMask, E> {
-        let mut mask = TokenMask::none(self.vocabulary);
+        let mut mask = plain.map_or_else(|| TokenMask::none(self.vocabulary), |(tokens, most)| tokens.mask(most));
         let mut path: Vec<S> = vec![start];
         let mut index = 0;
         while let Some(node) = self.nodes.get(index) {
+            if plain.is_some_and(|(tokens, most)| tokens.covers(index, most)) {
+                index += node.subtree as usize;
+                continue;
+            }
             path.truncate(usize::from(node.depth));
             // The path now holds the start and one state for each byte above this node.
             let Some(next) = step(&mut path, node.byte)? else {
@@ -203,7 +223,7 @@ impl TokenTrie {
                 continue;
             };
             path.push(next);
-            for &token in &self.tokens[node.tokens_start as usize..node.tokens_end as usize] {
+            for &token in self.ending(index) {
                 mask.allow(token);
             }
             index += 1;
@@ -227,7 +247,7 @@ impl TokenTrie {
                 continue;
             }
             marks.push(constraint.mark());
-            for &token in &self.tokens[node.tokens_start as usize..node.tokens_end as usize] {
+            for &token in self.ending(index) {
                 mask.allow(token);
             }
             index += 1;

@@ -4,6 +4,9 @@
 //! engine): every code point of the range is matched by exactly one sequence. Surrogates are no code points and are left
 //! out.
 
+/// The largest code point.
+pub(crate) const LAST: u32 = 0x10_FFFF;
+
 /// One range of bytes for each byte of the encoding.
 pub(crate) type Sequence = Vec<(u8, u8)>;
 
@@ -13,7 +16,7 @@ const LAST_OF_LENGTH: [u32; 3] = [0x7F, 0x7FF, 0xFFFF];
 /// The byte sequences of all code points in `low..=high`.
 pub(crate) fn sequences(low: u32, high: u32) -> Vec<Sequence> {
     let mut result = Vec::new();
-    let high = high.min(0x10_FFFF);
+    let high = high.min(LAST);
     for (low, high) in [(low, high.min(0xD7FF)), (low.max(0xE000), high)] {
         let mut start = low;
         while start <= high {
@@ -78,8 +81,8 @@ pub(crate) fn complement(ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         }
         next = high.saturating_add(1);
     }
-    if next <= 0x10_FFFF {
-        outside.push((next, 0x10_FFFF));
+    if next <= LAST {
+        outside.push((next, LAST));
     }
     outside
 }

@@ -18,14 +18,23 @@ use crate::error::{detached, invalid};
 #[pyclass(frozen, module = "colibri._native")]
 pub(crate) struct Grammar {
     program: Arc<Program>,
+    source: Source,
     /// JSON pointer and text.
     notes: Vec<(String, String)>,
 }
 
+/// What a grammar was compiled from.
+enum Source {
+    Gbnf(String),
+    Pattern(String),
+    Schema(String, SchemaOptions),
+    Tools(String, ToolOptions),
+}
+
 impl Grammar {
-    fn of(compiled: CompiledSchema) -> Self {
+    fn of(compiled: CompiledSchema, source: Source) -> Self {
         let notes = compiled.notes.into_iter().map(|note| (note.pointer, note.text)).collect();
-        Self { program: Arc::new(compiled.program), notes }
+        Self { program: Arc::new(compiled.program), source, notes }
     }
 
     /// Walks as far into a text as the language goes, then asks something of the place if that is its end.
@@ -52,14 +61,14 @@ impl Grammar {
     #[staticmethod]
     fn from_gbnf(py: Python<'_>, text: &str) -> PyResult<Self> {
         let program = detached(py, || Ok(gbnf::compile(text)?))?;
-        Ok(Self { program: Arc::new(program), notes: Vec::new() })
+        Ok(Self { program: Arc::new(program), source: Source::Gbnf(text.to_owned()), notes: Vec::new() })
     }
 
     /// Compiles a pattern that the whole text must match.
     #[staticmethod]
     fn from_regex(py: Python<'_>, pattern: &str) -> PyResult<Self> {
         let program = detached(py, || Ok(regex::compile(pattern)?))?;
-        Ok(Self { program: Arc::new(program), notes: Vec::new() })
+        Ok(Self { program: Arc::new(program), source: Source::Pattern(pattern.to_owned()), notes: Vec::new() })
     }
 
     /// Compiles a JSON schema; `lenient` ignores what cannot be enforced and notes it.
@@ -68,7 +77,7 @@ impl Grammar {
     fn from_json_schema(py: Python<'_>, text: &str, lenient: bool, whitespace: &str) -> PyResult<Self> {
         let options = schema_options(lenient, whitespace)?;
         let compiled = detached(py, || Ok(schema::compile(text, &options)?))?;
-        Ok(Self::of(compiled))
+        Ok(Self::of(compiled, Source::Schema(text.to_owned(), options)))
     }
 
     /// Compiles tools, a JSON list of `name` and `parameters`, to answers with calls in GLM's form.
@@ -95,7 +104,19 @@ impl Grammar {
         });
         let options = ToolOptions { free, parallel, framing, schema: schema_options(lenient, whitespace)? };
         let compiled = detached(py, || Ok(tools::compile(text, &options)?))?;
-        Ok(Self::of(compiled))
+        Ok(Self::of(compiled, Source::Tools(text.to_owned(), options)))
+    }
+
+    /// The grammar as GBNF text, `root` first.
+    fn to_gbnf(&self, py: Python<'_>) -> PyResult<String> {
+        detached(py, || {
+            Ok(match &self.source {
+                Source::Gbnf(text) => text.clone(),
+                Source::Pattern(pattern) => regex::to_gbnf(pattern)?,
+                Source::Schema(text, options) => schema::to_gbnf(text, options)?,
+                Source::Tools(text, options) => tools::to_gbnf(text, options)?,
+            })
+        })
     }
 
     /// What the author of a schema should know: JSON pointer and text.

@@ -241,27 +241,36 @@ def test_test_says_where_a_text_stops(cli: Any) -> None:
     assert cli("grammar", "test", grammar).slug() == "invalid_value"
 
 
-def test_from_schema_shows_how_texts_begin(cli: Any) -> None:
+def test_from_schema_writes_the_grammar(cli: Any) -> None:
     (cli.home / "s.json").write_text(SCHEMA)
     for given in ("s.json", SCHEMA):
         done = cli("grammar", "from-schema", given)
         assert done.code == 0, done.err
-        assert 'every text begins with  {"name":"' in done.out
+        assert 'every text begins with  {"name":"' in done.err
+        (cli.home / "s.gbnf").write_text(done.out)
+        assert cli("grammar", "check", "s.gbnf").code == 0
+        assert cli("grammar", "test", "s.gbnf", '{"name":"Ada","age":36,"city":"Rome"}').code == 0
+        assert cli("grammar", "test", "s.gbnf", '{"name":"Ada","age":"36","city":"Rome"}').code == 7
     value = json.loads(cli("grammar", "from-schema", SCHEMA, "--json").out)
     assert value["forced"] == '{"name":"'
-    refused = cli("grammar", "from-schema", '{"type": "string", "not": {}}')
-    assert refused.code == 7
-    assert "schema_unsupported" in refused.out
+    assert value["gbnf"] == done.out
+    two = '{"type": "object", "properties": {"a": {"not": {}}, "b": {"type": "string", "not": {}}}}'
+    refused = cli("grammar", "from-schema", two)
+    assert (refused.code, refused.out) == (7, "")
+    assert refused.err.count("error[schema_unsupported]: #/properties/") == 2
+    assert "--schema-lenient" in refused.err
     lenient = cli("grammar", "from-schema", '{"type": "string", "not": {}}', "--schema-lenient")
     assert lenient.code == 0
-    assert "note: " in lenient.out
+    assert "note: " in lenient.err
 
 
-def test_from_tools_shows_how_calls_begin(cli: Any, tools: str) -> None:
+def test_from_tools_writes_the_grammar_of_calls(cli: Any, tools: str) -> None:
     done = cli("grammar", "from-tools", tools)
     assert done.code == 0, done.err
-    assert "1 function can be called: get_weather" in done.out
-    assert "<tool_call>get_weather" in done.out
+    assert "1 function can be called: get_weather" in done.err
+    assert done.out.startswith('root ::= "<tool_call>')
+    (cli.home / "t.gbnf").write_text(done.out)
+    assert cli("grammar", "check", "t.gbnf").code == 0
 
 
 def test_the_verb_alone_is_its_help(cli: Any) -> None:

@@ -131,6 +131,40 @@ def test_gr_33_in_draft_mode_no_grammar_changes_the_answer(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+def test_grammars_draft_what_is_right_right_for_a_while_and_wrong(
+    model: colibri.Model, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What GR-33 rests on: drafts that are accepted, refused in part and refused as a whole do occur."""
+    outcomes: list[tuple[int, int]] = []
+    judge = Guide.judge
+
+    def note(self: Guide, proposed: int, accepted: int) -> None:
+        outcomes.append((proposed, accepted))
+        judge(self, proposed, accepted)
+
+    monkeypatch.setattr(Guide, "judge", note)
+    free = list(model.stream(ASK, **sampling))
+    written = "".join(chunk.text for chunk in free)
+    assert written.startswith('{"name": "')
+
+    def outcomes_of(grammar: Grammar) -> list[tuple[int, int]]:
+        outcomes.clear()
+        stream = model.stream(ASK, grammar=grammar, grammar_mode="draft", draft="grammar", **sampling)
+        assert list(stream)[2:] == free[2:]
+        return list(outcomes)
+
+    fits = outcomes_of(GRAMMARS["fits"]())
+    assert any(accepted == proposed > 1 for proposed, accepted in fits)
+    for kept in (4, 12, 20):
+        ((proposed, accepted), *_) = outcomes_of(
+            Grammar.from_gbnf(f"root ::= {json.dumps(written[:kept] + 'zz zz zz')} .*")
+        )
+        assert 0 < accepted < proposed, written[:kept]
+    ((proposed, accepted), *_) = outcomes_of(GRAMMARS["wrong"]())
+    assert accepted == 0 < proposed
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
 @pytest.mark.parametrize("question", [ASK, STORY])
 def test_in_constrain_mode_drafts_change_nothing(
     model: colibri.Model, question: str, sampling: dict[str, Any], flexible: Grammar

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/containers.md", "docs/python.md", "docs/settings.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "docs/containers.md", "docs/grammar.md", "docs/python.md"),
+    "docs/settings.md",
+)
 FENCE = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 SPAN = re.compile(r"`(colibri\s[^`]+)`")
 # What the pages leave to the reader, and what stands for it here.
@@ -19,6 +22,13 @@ PLACES = {
     "MODEL": "container",
     "FOLDER": "public",
     "SRC": "checkpoint",
+}
+# Files of the reader's that commands name.
+FILES = {
+    "person.json": '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}',
+    "tool.gbnf": 'root ::= "yes" | "no"',
+    "tools.json": '[{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",'
+    ' "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]',
 }
 # What stands before a command, or for one, and installs the package; that was done for this test.
 ELSEWHERE = ("pip install . && ", "pip install '.[test]' && pytest")
@@ -53,12 +63,14 @@ def runnable(command: str, number: int) -> str:
 def test_the_pages_have_commands() -> None:
     found = commands()
     verbs = {command.split("colibri ", 1)[1].split()[0] for command in found}
-    assert {"generate", "chat", "plan", "pull", "convert", "inspect", "doctor", "config"} <= verbs
+    assert {"generate", "chat", "plan", "pull", "convert", "inspect", "doctor", "config", "grammar"} <= verbs
 
 
 @pytest.fixture
 def place(cli, hub):
-    """A folder with a checkpoint, a container, a public container, and a hub that has some/model."""
+    """A folder with a checkpoint, containers, files of a reader's, and a hub that has some/model."""
+    for name, text in FILES.items():
+        (cli.home / name).write_text(text)
     source = ROOT / "tests" / "data" / "demo_hf"
     shutil.copytree(source, cli.home / "checkpoint")
     hub.add("some/model", cli.home / "checkpoint")

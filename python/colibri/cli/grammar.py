@@ -83,9 +83,10 @@ def test(settings: Settings, grammar: str, texts: tuple[str, ...]) -> None:
 @click.argument("schema", metavar="SCHEMA")
 @takes(*SCHEMA_SETTINGS, *PLAIN_OUTPUT)
 def from_schema(settings: Settings, schema: str) -> None:
-    """Check a JSON schema, and show how texts of it begin and what to know about it.
+    """Write a JSON schema as a GBNF grammar, and say what to know about it.
 
-    SCHEMA is a file, - for standard input, or the schema itself (beginning with {). Enforced are type,
+    Standard output is the grammar, for --grammar or for changing it by hand; the rest goes to standard
+    error. SCHEMA is a file, - for standard input, or the schema itself (beginning with {). Enforced are type,
     enum, const, properties in their order, required, additionalProperties, items, prefixItems, minItems,
     maxItems, minLength, maxLength, pattern, format, the bounds of numbers, anyOf, oneOf of alternatives that
     exclude each other, allOf of objects, and local $ref. Every other keyword is an error that names it and
@@ -98,10 +99,15 @@ def from_schema(settings: Settings, schema: str) -> None:
     text = schema_text(schema)
     faults = grammar_faults("json_schema", text, lenient, whitespace)
     if faults:
+        # Standard output is for the grammar.
         if not settings.flag("json"):
             for fault in faults:
-                _show_fault(fault, "")
-        _conclude(settings, faults, {}, f"the schema has {_judged(faults)}")
+                place = f"{fault['pointer']}: " if fault["pointer"] else ""
+                console().error(
+                    fault["code"], place + fault["message"], fault["why"] or "", fault["fix"] or ""
+                )
+            raise failure.Stop(FAULTY)
+        _conclude(settings, faults, {}, "")
     compiled = Grammar.from_json_schema(text, lenient=lenient, whitespace=whitespace)
     _show_compiled(settings, compiled, "the schema can be enforced", {})
 
@@ -110,7 +116,11 @@ def from_schema(settings: Settings, schema: str) -> None:
 @click.argument("tools", metavar="TOOLS.json")
 @takes("tool_choice", *SCHEMA_SETTINGS, *PLAIN_OUTPUT)
 def from_tools(settings: Settings, tools: str) -> None:
-    """Check a list of tools, and show how calls begin and what to know about them."""
+    """Write the calls of a list of tools as a GBNF grammar, and say what to know about them.
+
+    Standard output is the grammar of answers that are calls alone; with --tool-choice auto text may stand
+    before them.
+    """
     from colibri.grammar import Grammar
 
     chosen = read_tools(tools)
@@ -188,19 +198,18 @@ def _show_result(result: dict[str, Any]) -> None:
 
 
 def _show_compiled(settings: Settings, grammar: Grammar, what: str, facts: dict[str, Any]) -> None:
-    forced = grammar.forced().decode("utf-8", "replace")
-    following = byte_ranges(grammar.allowed(grammar.forced()))
+    text, forced = grammar.to_gbnf(), grammar.forced().decode("utf-8", "replace")
     if settings.flag("json"):
-        value = {"forced": forced, "expected": following, "notes": list(grammar.notes)}
+        expected = byte_ranges(grammar.allowed(grammar.forced()))
+        value = {"gbnf": text, "forced": forced, "expected": expected, "notes": list(grammar.notes)}
         console().out_object({**facts, "faults": [], **value})
         return
-    console().out_line(what)
+    console().out(text)
+    console().info(what)
     if forced:
-        console().out_line(f"every text begins with  {forced}")
-    then = "then may follow" if forced else "a text may begin with"
-    console().out_line(f"{then}  {' '.join(following[:LISTED]) or 'nothing'}")
+        console().info(f"every text begins with  {forced}")
     for note in grammar.notes:
-        console().out_line(f"note: {note}")
+        console().info(f"note: {note}")
 
 
 def byte_ranges(data: bytes) -> list[str]:

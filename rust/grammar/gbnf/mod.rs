@@ -12,10 +12,13 @@ mod parser;
 #[cfg(test)]
 mod tests;
 mod text;
+mod writer;
 
 use crate::builder::Builder;
 use crate::error::GrammarError;
 use crate::program::Program;
+
+pub(crate) use writer::write;
 
 /// Compiles a grammar; `root` is where it starts.
 ///

@@ -1,12 +1,15 @@
 //! The states that were met, each once, with what is known of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::closure::{Beginnings, Item, Kernel, Scan, expand, kernel};
 use super::continuation::{Continuations, TOP, clip_count};
+use super::plain::Characters;
 use crate::bytes::ByteSet;
 use crate::error::Fault;
 use crate::limits;
+use crate::plain::PlainText;
 use crate::program::{Program, SpecialId};
 
 /// Number of a state.
@@ -17,7 +20,7 @@ pub(super) const DEAD: StateId = u32::MAX;
 /// A transition that was not computed yet.
 const UNKNOWN: StateId = u32::MAX - 1;
 /// Rough cost of a state beside its lists, in bytes.
-const OVERHEAD: usize = 240;
+const OVERHEAD: usize = 296;
 
 /// A state and what follows from it.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(super) struct State {
     row: Box<[StateId]>,
     /// The state that stands for this one in masks.
     clipped: StateId,
+    /// The characters that lead on alike and where they lead, once it was asked for.
+    plain: Option<Option<(PlainText, StateId)>>,
 }
 
 impl State {
@@ -64,6 +69,7 @@ pub(super) struct Arena {
     numbers: HashMap<Kernel, StateId>,
     continuations: Continuations,
     beginnings: Beginnings,
+    characters: Arc<Characters>,
     /// Memory of the states, about.
     bytes: usize,
     /// Readings looked at since [`Arena::begin`].
@@ -80,6 +86,7 @@ impl Arena {
             numbers: HashMap::new(),
             continuations: Continuations::new(),
             beginnings: Beginnings::new(program),
+            characters: Arc::new(Characters::new(&program.classes)),
             bytes: 0,
             steps: 0,
             reach: 0,
@@ -124,7 +131,8 @@ impl Arena {
         self.intern(program, kernel)
     }
 
-    fn intern(&mut self, program: &Program, kernel: Kernel) -> Result<StateId, Fault> {
+    /// The state of a kernel.
+    pub(super) fn intern(&mut self, program: &Program, kernel: Kernel) -> Result<StateId, Fault> {
         if let Some(known) = self.numbers.get(&kernel) {
             return Ok(*known);
         }
@@ -138,6 +146,7 @@ impl Arena {
             allowed: expansion.allowed,
             row: vec![UNKNOWN; program.classes.count()].into_boxed_slice(),
             clipped: UNKNOWN,
+            plain: None,
         };
         self.bytes += state.bytes();
         self.states.push(state);
@@ -160,6 +169,25 @@ impl Arena {
         let next = self.follow(program, self.after_byte(program, from, program.classes.sample(class)))?;
         self.states[from as usize].row[class] = next;
         Ok(next)
+    }
+
+    pub(super) fn kernel(&self, state: StateId) -> &Kernel {
+        &self.states[state as usize].kernel
+    }
+
+    /// What stands for all characters.
+    pub(super) fn characters(&self) -> &Arc<Characters> {
+        &self.characters
+    }
+
+    /// What is known of the characters that lead on alike from a state.
+    pub(super) fn plain_of(&self, state: StateId) -> Option<Option<(PlainText, StateId)>> {
+        self.states[state as usize].plain
+    }
+
+    /// Remembers the characters that lead on alike from a state.
+    pub(super) fn set_plain(&mut self, state: StateId, plain: Option<(PlainText, StateId)>) {
+        self.states[state as usize].plain = Some(plain);
     }
 
     /// The readings that a byte leads to.
@@ -231,6 +259,7 @@ impl Arena {
             items.sort_unstable();
             state.kernel.items = items.into();
             state.clipped = UNKNOWN;
+            state.plain = None;
             for to in state.row.iter_mut().filter(|to| !matches!(**to, DEAD | UNKNOWN)) {
                 *to = match moved[*to as usize] {
                     DEAD => UNKNOWN,

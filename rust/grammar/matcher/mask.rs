@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::trie::{TokenMask, TokenTrie};
 
 /// Bytes of masks that are kept.
-const KEPT_BYTES: usize = 24 << 20;
+pub(super) const KEPT_BYTES: usize = 12 << 20;
 
 /// The masks of one vocabulary, kept by state. Another matcher than before empties it.
 #[derive(Debug, Default)]
@@ -23,6 +23,12 @@ impl MaskCache {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Memory of the masks that are kept, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.masks.values().map(|mask| mask.len().div_ceil(8)).sum()
     }
 }
 
@@ -54,7 +60,10 @@ impl Matcher {
         {
             return Ok(Arc::clone(known));
         }
-        let mask = trie.walk(start, &mut |path: &mut [StateId], byte| {
+        let run = self.arena.plain_run(&self.program, start, trie.longest())?;
+        let plain = run.map(|(kind, most)| (trie.plain(kind), most));
+        let known = plain.as_ref().map(|(tokens, most)| (&**tokens, *most));
+        let mask = trie.walk(start, known, &mut |path: &mut [StateId], byte| {
             let Some(state) = path.last() else { return Ok(None) };
             let mut next = [self.arena.step(&self.program, *state, byte)?];
             if next[0] == DEAD {

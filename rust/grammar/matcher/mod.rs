@@ -10,6 +10,7 @@ mod closure;
 mod component;
 mod continuation;
 mod mask;
+mod plain;
 #[cfg(test)]
 mod tests;
 

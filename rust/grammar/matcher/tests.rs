@@ -352,6 +352,82 @@ fn a_long_counter_has_few_masks() {
     assert!(distinct.len() < 12, "{}", distinct.len());
 }
 
+/// Pieces of text of up to fourteen characters, some of them cut in the middle of one.
+fn pieces(random: &mut Random) -> Vec<Vec<u8>> {
+    let characters =
+        ["a", "b", "q", "x", "Z", " ", "7", "\"", "\\", "\n", "é", "я", "中", "한", "😀", "\u{7FF}", "\u{E000}"];
+    let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+    for _ in 0..600 {
+        let length = 1 + random.below(14);
+        let rare = random.below(3) > 0;
+        let bound = if rare { characters.len() } else { 6 };
+        let mut token: Vec<u8> = (0..length).flat_map(|_| characters[random.below(bound)].bytes()).collect();
+        match random.below(6) {
+            0 => token.truncate(token.len() - 1),
+            1 => drop(token.remove(0)),
+            _ => {}
+        }
+        tokens.push(token);
+    }
+    tokens
+}
+
+#[test]
+fn masks_within_plain_text_agree_with_trying() {
+    let mut random = Random(0x2545_F491_4F6C_DD1D);
+    let tokens = pieces(&mut random);
+    let trie = TokenTrie::new(&tokens).unwrap();
+    for text in [
+        r#"root ::= "\"" ([^"\\\x00-\x1F] | "\\" ["\\n])* "\"" root?"#,
+        r#"root ::= "\"" ([^"\\\x00-\x1F] | "\\" ["\\n]){3,40} "\"""#,
+        "root ::= .{0,60}",
+        "root ::= .{25,60} \"b\" | .{10,}",
+        "root ::= [a-zA-Z ]{0,30} | .{0,40} \"7\"",
+        "root ::= (. .){0,25}",
+        "root ::= ([a-zA-Z ] | \"ab\"){5,30}",
+        "root ::= ([a-zA-Z ]{0,9} [é-я])* .{2,8}",
+        "root ::= ([^中] | \"中\" \"x\"){0,50}",
+        "root ::= [^\\x80-\\U0010FFFF]{0,9} .{0,9} [a-z \\U0001F600]*",
+        "root ::= ([a-z ]{0,40}){0,40} [Z]",
+        "root ::= ([a-zA-Z é]{2,20} [\" 7]){1,4}",
+        "root ::= (a | b){0,30}\na ::= [ -~]{1,12}\nb ::= [^ ]{3,20} \"q\"",
+    ] {
+        for round in 0..3 {
+            let (kept, steps) = if round == 0 { (1, 6) } else { (1 << 20, 66) };
+            let mut matcher = Matcher { kept, room: kept, ..compile(text) };
+            let mut cache = MaskCache::new();
+            for at in 0..steps {
+                let mask = matcher.mask(&trie, &mut cache).unwrap();
+                if at % (1 + round) == 0 {
+                    assert_eq!(mask.as_ref(), &trie.mask(&mut matcher), "round {round}, {at} bytes into {text}");
+                }
+                let bytes: Vec<u8> = matcher.allowed().iter().collect();
+                if bytes.is_empty() {
+                    break;
+                }
+                let letters = bytes.contains(&b'a') && random.below(8) > 0;
+                assert!(matcher.accept(if letters { b'a' } else { bytes[random.below(bytes.len())] }));
+            }
+        }
+    }
+}
+
+#[test]
+fn kept_masks_take_bounded_memory() {
+    let mut vocabulary: Vec<&[u8]> = vec![b"(", b")", b"x"];
+    vocabulary.resize(1_000_000, b"");
+    let (trie, mut cache) = (TokenTrie::new(&vocabulary).unwrap(), MaskCache::new());
+    let mut matcher = compile("root ::= \"(\" root \")\" | \"x\"");
+    let mut most = 0;
+    for depth in 0..300 {
+        // Each depth is a state, and has a mask, of its own.
+        assert_eq!(matcher.mask(&trie, &mut cache).unwrap().count(), 2, "{depth}");
+        most = most.max(cache.memory());
+        assert!(cache.memory() <= super::mask::KEPT_BYTES && matcher.accept(b'('), "{depth}");
+    }
+    assert!(most > super::mask::KEPT_BYTES / 2, "{most}");
+}
+
 #[test]
 fn collecting_keeps_the_way_back() {
     let mut matcher =

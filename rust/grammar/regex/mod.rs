@@ -12,12 +12,11 @@ mod tests;
 
 use crate::builder::{Builder, NodeId};
 use crate::error::{Fault, GrammarError};
-use crate::program::Program;
+use crate::gbnf;
+use crate::program::{Program, RuleId};
 
+pub(crate) use crate::utf8::LAST;
 pub(crate) use parser::parse;
-
-/// The largest code point.
-pub(crate) const LAST: u32 = 0x10_FFFF;
 
 /// A pattern as a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +103,26 @@ impl Pattern {
 /// # Errors
 /// What the module refuses, with its place in the pattern.
 pub fn compile(pattern: &str) -> Result<Program, GrammarError> {
+    let (builder, root) = assemble(pattern)?;
+    builder.finish(root)
+}
+
+/// The same as GBNF text.
+///
+/// # Errors
+/// What the module refuses, or a text that is too long.
+pub fn to_gbnf(pattern: &str) -> Result<String, GrammarError> {
+    let (builder, root) = assemble(pattern)?;
+    gbnf::write(&builder, root)
+}
+
+fn assemble(pattern: &str) -> Result<(Builder, RuleId), GrammarError> {
     let pattern = parse(pattern, true)?;
     let mut builder = Builder::new();
     let root = builder.declare("root");
     let body = pattern.build(&mut builder, &Plain);
     builder.define(root, body);
-    builder.finish(root)
+    Ok((builder, root))
 }
 
 /// A fault of a pattern.

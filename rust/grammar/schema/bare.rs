@@ -8,6 +8,7 @@ use crate::text::until;
 
 use super::Compiler;
 use super::types::Types;
+use super::words;
 
 /// Characters of a bare text that is counted or follows a pattern: all but the first of the mark, so that it ends once.
 struct Bare(u32);
@@ -39,15 +40,16 @@ impl Compiler<'_, '_> {
             self.check(&flat, types);
             let close = self.builder.literal(mark.as_bytes());
             if self.listed_here(&flat) {
+                let mut texts = Vec::new();
                 for text in self.listed(&flat).unwrap_or_default().into_iter().filter_map(|value| value.as_str()) {
                     if text.contains(mark) {
                         let what = format!("a text of the list holds `{mark}`, which ends an argument");
                         self.fault(Fault::new(FaultCode::Unsupported, what), &flat.pointer());
                         continue;
                     }
-                    let text = self.builder.literal(text.as_bytes());
-                    parts.push(self.builder.sequence(vec![text, close]));
+                    texts.push(format!("{text}{mark}"));
                 }
+                parts.extend(words::one_of(self.builder, texts));
                 continue;
             }
             let (least, most) = (self.least(&flat, "minLength"), self.most(&flat, "maxLength"));

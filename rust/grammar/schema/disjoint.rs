@@ -52,7 +52,7 @@ impl<'a> Compiler<'a, '_> {
         }
         for (listed, rest) in [(one, other), (other, one)] {
             let Some(values) = listed.listed() else { continue };
-            let apart = |value| {
+            let apart = |value: &&'a serde_json::Value| {
                 self.verdict(value, std::slice::from_ref(rest), depth) == Verdict::Fails
                     || self.verdict(value, std::slice::from_ref(listed), depth) == Verdict::Fails
             };
@@ -62,8 +62,8 @@ impl<'a> Compiler<'a, '_> {
         }
         let numbers = common.and(Types::NUMBER);
         if !numbers.is_empty() {
-            let range = self.range(one).and(self.range(other));
-            if !range.is_empty() {
+            let apart = self.spend(16) && self.range(one).and(self.range(other)).is_empty();
+            if !apart {
                 return false;
             }
         }

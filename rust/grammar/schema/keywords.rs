@@ -71,6 +71,9 @@ const KEYWORDS: &[(&str, Role)] = &[
     ("unevaluatedProperties", Refused(Types::OBJECT, |_, value| allows_all(value))),
     ("unevaluatedItems", Refused(Types::ARRAY, |_, value| allows_all(value))),
     ("contains", Refused(Types::ARRAY, |map, _| asks_for_none(map))),
+    ("contentEncoding", Refused(Types::STRING, |_, _| false)),
+    ("contentMediaType", Refused(Types::STRING, |_, _| false)),
+    ("contentSchema", Refused(Types::STRING, |map, _| !map.contains_key("contentMediaType"))),
     ("$dynamicRef", Refused(Types::ALL, |_, _| false)),
     ("$recursiveRef", Refused(Types::ALL, |_, _| false)),
     // Without `contains`, `if` or a dynamic reference these say nothing; with them, those are refused.
@@ -95,9 +98,6 @@ const KEYWORDS: &[(&str, Role)] = &[
     ("deprecated", Annotation),
     ("readOnly", Annotation),
     ("writeOnly", Annotation),
-    ("contentEncoding", Annotation),
-    ("contentMediaType", Annotation),
-    ("contentSchema", Annotation),
 ];
 
 /// Whether a schema is `true` or `{}`.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Compiler;
 use super::keywords::{Role, role};
+use super::lists::List;
 use super::reference::{Located, Miss, below};
 use super::types::Types;
 use crate::error::{Fault, FaultCode};
@@ -33,6 +34,16 @@ pub(super) struct Flat<'a> {
     pub(super) typed: bool,
     /// Which branch of which `oneOf` this is.
     pub(super) choices: Vec<(Rc<str>, usize)>,
+    /// Lists of which the value must be one, beside those of the parts.
+    pub(super) lists: Vec<Rc<List<'a>>>,
+}
+
+/// The branches of `anyOf` or `oneOf`, each with its number.
+#[derive(Clone)]
+pub(super) struct Branches<'a> {
+    pub(super) schemas: Vec<(usize, Located<'a>)>,
+    /// Those that only list values, under the number of the first.
+    pub(super) list: Option<(usize, Rc<List<'a>>)>,
 }
 
 /// What a rule is kept under: the parts in their order, and the types.
@@ -40,7 +51,10 @@ pub(super) type Key = (Vec<Rc<str>>, Types);
 
 impl<'a> Flat<'a> {
     pub(super) fn key(&self) -> Key {
-        (self.parts.iter().map(|part| Rc::clone(&part.pointer)).collect(), self.types)
+        let parts = self.parts.iter().map(|part| Rc::clone(&part.pointer));
+        // No place of a schema begins like this.
+        let lists = self.lists.iter().map(|list| format!("list {}", list.place).into());
+        (parts.chain(lists).collect(), self.types)
     }
 
     /// The values of a keyword and who has them.
@@ -50,16 +64,18 @@ impl<'a> Flat<'a> {
 
     /// The place to name in messages.
     pub(super) fn pointer(&self) -> Rc<str> {
-        self.parts.first().map_or_else(|| "#".into(), |part| Rc::clone(&part.pointer))
+        let list = || self.lists.first().map(|list| Rc::clone(&list.place));
+        self.parts.first().map(|part| Rc::clone(&part.pointer)).or_else(list).unwrap_or_else(|| "#".into())
     }
 
-    /// The values of the first `enum` or `const`.
-    pub(super) fn listed(&self) -> Option<&'a [Value]> {
-        self.parts.iter().find_map(|part| match (part.map.get("const"), part.map.get("enum")) {
-            (Some(value), _) => Some(std::slice::from_ref(value)),
-            (None, Some(Value::Array(values))) => Some(values.as_slice()),
+    /// The values of the first `enum`, `const` or list.
+    pub(super) fn listed(&self) -> Option<Vec<&'a Value>> {
+        let own = self.parts.iter().find_map(|part| match (part.map.get("const"), part.map.get("enum")) {
+            (Some(value), _) => Some(vec![value]),
+            (None, Some(Value::Array(values))) => Some(values.iter().collect()),
             _ => None,
-        })
+        });
+        own.or_else(|| self.lists.first().map(|list| list.values.clone()))
     }
 }
 
@@ -74,7 +90,8 @@ struct Chain {
 enum Work<'a> {
     Schema(Located<'a>, Option<Rc<Chain>>),
     Own(Part<'a>),
-    Choice { place: Rc<str>, branches: Vec<Located<'a>>, exclusive: bool, chain: Option<Rc<Chain>> },
+    List(Rc<List<'a>>),
+    Choice { place: Rc<str>, branches: Branches<'a>, exclusive: bool, chain: Option<Rc<Chain>> },
 }
 
 #[derive(Clone)]
@@ -87,7 +104,7 @@ struct Branch<'a> {
 impl<'a> Compiler<'a, '_> {
     /// The alternatives of schemas that must all hold; none when no value can fit.
     pub(super) fn expand(&mut self, schemas: &[Located<'a>]) -> Vec<Flat<'a>> {
-        let flat = Flat { parts: Vec::new(), types: Types::ALL, typed: false, choices: Vec::new() };
+        let flat = Flat { parts: Vec::new(), types: Types::ALL, typed: false, choices: Vec::new(), lists: Vec::new() };
         let pending = schemas.iter().rev().map(|schema| Work::Schema(schema.clone(), None)).collect();
         let mut open = vec![Branch { flat, pending }];
         let mut done = Vec::new();
@@ -112,8 +129,9 @@ impl<'a> Compiler<'a, '_> {
             let cost = match &work {
                 Work::Schema(schema, _) => schema.pointer.len() / 64,
                 Work::Own(_) => branch.flat.parts.len(),
+                Work::List(_) => branch.flat.lists.len(),
                 Work::Choice { branches, .. } => {
-                    branches.len().saturating_mul(1 + branch.pending.len() + branch.flat.parts.len())
+                    branches.schemas.len().saturating_mul(1 + branch.pending.len() + branch.flat.parts.len())
                 }
             };
             if !self.spend(1 + cost) {
@@ -129,13 +147,23 @@ impl<'a> Compiler<'a, '_> {
                         return;
                     }
                 }
+                Work::List(list) => {
+                    if branch.flat.lists.iter().all(|known| known.place != list.place) {
+                        branch.flat.lists.push(list);
+                    }
+                }
                 Work::Choice { place, branches, exclusive, chain } => {
-                    for (index, schema) in branches.into_iter().enumerate().rev() {
+                    let schemas = branches.schemas.into_iter();
+                    let mut works: Vec<(usize, Work<'a>)> =
+                        schemas.map(|(index, schema)| (index, Work::Schema(schema, chain.clone()))).collect();
+                    works.extend(branches.list.map(|(index, list)| (index, Work::List(list))));
+                    works.sort_by_key(|(index, _)| *index);
+                    for (index, work) in works.into_iter().rev() {
                         let mut next = branch.clone();
                         if exclusive {
                             next.flat.choices.push((Rc::clone(&place), index));
                         }
-                        next.pending.push(Work::Schema(schema, chain.clone()));
+                        next.pending.push(work);
                         open.push(next);
                     }
                     return;
@@ -178,6 +206,7 @@ impl<'a> Compiler<'a, '_> {
                         works.extend(branches.into_iter().map(|schema| Work::Schema(schema, chain.clone())));
                     } else {
                         let exclusive = keyword == "oneOf" && branches.len() > 1;
+                        let branches = self.branches(&place, branches, exclusive);
                         works.push(Work::Choice { place, branches, exclusive, chain: chain.clone() });
                     }
                 }
@@ -262,13 +291,7 @@ impl<'a> Compiler<'a, '_> {
     }
 
     fn declared(&mut self, value: &Value, pointer: &str) -> Option<Types> {
-        let named = |value: &Value| value.as_str().and_then(Types::named);
-        let types = match value {
-            Value::Array(names) if !names.is_empty() => {
-                names.iter().try_fold(Types::NONE, |types, name| named(name).map(|more| types.or(more)))
-            }
-            name => named(name),
-        };
+        let types = Types::declared(value);
         if types.is_none() {
             let expected = "one or a list of null, boolean, integer, number, string, array, object";
             self.malformed(&below(pointer, "type"), "`type`", expected);

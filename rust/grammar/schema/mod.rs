@@ -20,6 +20,7 @@ mod disjoint;
 mod format;
 mod keys;
 mod keywords;
+mod lists;
 mod merge;
 mod number;
 mod object;
@@ -31,6 +32,7 @@ mod tests;
 mod types;
 mod validate;
 mod value;
+mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -38,7 +40,8 @@ use serde_json::Value;
 
 use crate::builder::{Builder, NodeId};
 use crate::bytes::ByteSet;
-use crate::error::{Fault, FaultCode, GrammarError};
+use crate::error::{Fault, FaultCode, GrammarError, shown};
+use crate::gbnf;
 use crate::limits;
 use crate::program::{Program, RuleId};
 
@@ -102,13 +105,27 @@ pub struct Kinds {
 /// # Errors
 /// Everything that is wrong with it or not supported, in one run.
 pub fn compile(text: &str, options: &SchemaOptions) -> Result<CompiledSchema, GrammarError> {
+    let mut notes = Vec::new();
+    let (builder, start) = assemble(text, options, &mut notes)?;
+    Ok(CompiledSchema { program: builder.finish(start)?, notes })
+}
+
+/// A schema that is the whole document, as GBNF text.
+///
+/// # Errors
+/// What is wrong with it or not supported, or a text that is too long.
+pub fn to_gbnf(text: &str, options: &SchemaOptions) -> Result<String, GrammarError> {
+    let (builder, start) = assemble(text, options, &mut Vec::new())?;
+    gbnf::write(&builder, start)
+}
+
+fn assemble(text: &str, options: &SchemaOptions, notes: &mut Vec<Note>) -> Result<(Builder, RuleId), GrammarError> {
     let document = read(text)?;
     let mut builder = Builder::new();
-    let mut notes = Vec::new();
-    let body = build(&document, "#", &mut builder, options, &mut notes)?;
+    let body = build(&document, "#", &mut builder, options, notes)?;
     let start = builder.declare("#");
     builder.define(start, body);
-    Ok(CompiledSchema { program: builder.finish(start)?, notes })
+    Ok((builder, start))
 }
 
 /// Builds the schema at a place of a document.
@@ -317,7 +334,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
 
     /// The values of one alternative.
     fn flat(&mut self, flat: Flat<'a>) -> Option<NodeId> {
-        if flat.parts.is_empty() && flat.types == Types::ALL {
+        if flat.parts.is_empty() && flat.lists.is_empty() && flat.types == Types::ALL {
             return Some(self.any_value());
         }
         let key = flat.key();
@@ -331,8 +348,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         self.check(&flat, types);
         let node = if self.listed_here(&flat) {
             let values = self.listed(&flat).unwrap_or_default();
-            let texts: Vec<NodeId> = values.into_iter().map(|value| self.literal(value)).collect();
-            if texts.is_empty() { None } else { Some(self.builder.alternatives(texts)) }
+            words::one_of(self.builder, values.into_iter().map(|value| value.to_string()).collect())
         } else if types.meets(Types::OBJECT.or(Types::ARRAY)) {
             let rule = self.builder.declare(&flat.pointer());
             let node = self.builder.rule(rule);
@@ -344,7 +360,8 @@ impl<'a, 'b> Compiler<'a, 'b> {
             if parts.is_empty() { None } else { Some(self.builder.alternatives(parts)) }
         };
         // A plain type is short; everything else is written once.
-        let plain = flat.parts.iter().all(|part| part.map.keys().all(|keyword| !restricts(keyword)));
+        let plain =
+            flat.lists.is_empty() && flat.parts.iter().all(|part| part.map.keys().all(|keyword| !restricts(keyword)));
         let node = node.map(|node| if plain { node } else { self.hidden(&flat.pointer(), node) });
         self.known.insert(key, node);
         node
@@ -415,7 +432,8 @@ impl<'a, 'b> Compiler<'a, 'b> {
     }
 
     fn listed_here(&self, flat: &Flat<'a>) -> bool {
-        flat.parts.iter().any(|part| part.map.contains_key("enum") || part.map.contains_key("const"))
+        !flat.lists.is_empty()
+            || flat.parts.iter().any(|part| part.map.contains_key("enum") || part.map.contains_key("const"))
     }
 
     /// The values of `enum` or `const` that the other keywords leave; `None` without these.
@@ -487,7 +505,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
     fn unsupported(&mut self, pointer: &str, keyword: &str, why: &str) {
         let fault = Fault::new(FaultCode::Unsupported, format!("`{keyword}` is not supported here"))
             .why(why)
-            .fix("change the schema, or compile it leniently to ignore the keyword");
+            .fix("change the schema, or ignore the keyword: --schema-lenient, `lenient=True` in Python");
         self.fault(fault, pointer);
     }
 
@@ -496,7 +514,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
             && self.notes.len() < limits::FAULTS
             && self.told.insert((pointer.to_owned(), text.to_owned()))
         {
-            self.notes.push(Note { pointer: pointer.to_owned(), text: text.to_owned() });
+            self.notes.push(Note { pointer: shown(pointer), text: shown(text) });
         }
     }
 }

@@ -19,21 +19,33 @@ pub fn read(text: &str) -> Result<Value, GrammarError> {
         return Err(Fault::limit(limits::SOURCE_BYTES, text.len()).into());
     }
     let document: Value = serde_json::from_str(text).map_err(|error| {
-        let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
-        let place = Place { line: error.line(), column: error.column(), text: line.chars().take(160).collect() };
         let what = error.to_string();
+        // The place is shown with the fault.
+        let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
         let code = if what.starts_with("recursion limit") { FaultCode::TooComplex } else { FaultCode::Syntax };
-        Fault::new(code, format!("the schema is no JSON that can be read: {what}")).at(place)
+        let fault = Fault::new(code, format!("the schema is no JSON that can be read: {what}"));
+        fault.at(place(text, error.line(), error.column()))
     })?;
-    if let Some(number) = rounded(text) {
-        let what = format!("the number {number} has more digits than can be kept");
-        return Err(Fault::new(FaultCode::Unsupported, what).fix("write it with fewer digits").into());
+    if let Some(at) = rounded(text) {
+        let before = &text[..at.start];
+        let start = before.rfind('\n').map_or(0, |end| end + 1);
+        let place = place(text, before.matches('\n').count() + 1, at.start - start + 1);
+        let what = format!("the number {} has more digits than can be kept", &text[at.clone()]);
+        return Err(Fault::new(FaultCode::Unsupported, what).fix("write it with fewer digits").at(place).into());
     }
     Ok(document)
 }
 
+/// A place that is given by its line and by its column in bytes, both from 1; the column is 0 at the end of the line before.
+fn place(text: &str, line: usize, column: usize) -> Place {
+    const SHOWN: usize = 160;
+    let (number, content) = (line.max(1), text.split('\n').nth(line.saturating_sub(1)).unwrap_or_default());
+    let before = &content[..content.floor_char_boundary(column.saturating_sub(1))];
+    Place { line: number, column: before.chars().count() + 1, text: content.chars().take(SHOWN).collect() }
+}
+
 /// The first number of a JSON text that is not kept exactly.
-fn rounded(text: &str) -> Option<&str> {
+fn rounded(text: &str) -> Option<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
     let (mut at, mut quoted) = (0, false);
     while at < bytes.len() {
@@ -46,7 +58,7 @@ fn rounded(text: &str) -> Option<&str> {
                 let kept = serde_json::from_str::<Value>(number).map(|value| value.to_string()).ok();
                 let kept = kept.as_deref().and_then(Decimal::parse);
                 if kept.is_none() || kept != Decimal::parse(number) {
-                    return Some(number);
+                    return Some(at..at + length);
                 }
                 at += length;
                 continue;
@@ -152,4 +164,23 @@ fn divides_one(factor: &Decimal) -> bool {
     let scale = 10u64.checked_pow(digits.len() as u32);
     factor.whole == b"0"
         && scale.zip(digits.parse::<u64>().ok()).is_some_and(|(scale, part)| part > 0 && scale % part == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_characters() {
+        let place_of = |text: &str| {
+            let error = read(text).unwrap_err();
+            let place = error.faults()[0].place.clone().unwrap();
+            (place.line, place.column, place.text)
+        };
+        assert_eq!(place_of("{\n \"é€\": x}"), (2, 8, " \"é€\": x}".to_owned()), "what is no JSON");
+        assert_eq!(place_of("{\"é\":\n\"é\", \"a\": 0.12345678901234567890123}").0, 2);
+        assert_eq!(place_of("[\n\"é\", 0.12345678901234567890123]").1, 6, "a number that would be rounded");
+        assert_eq!(place_of("[1,\n").0, 2, "the end of the text");
+        assert!(!read("[1").unwrap_err().to_string().contains("at line"), "the place is named once");
+    }
 }

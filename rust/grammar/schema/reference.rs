@@ -61,10 +61,11 @@ impl<'a> Document<'a> {
 
     /// What the `$ref` of the schema at `from` points at.
     pub(super) fn resolve(&mut self, reference: &str, from: &str) -> Result<Located<'a>, Miss> {
-        let fragment = reference.strip_prefix('#').ok_or(Miss::Foreign)?;
-        if self.has_own_base(from) {
-            return Err(Miss::Foreign);
-        }
+        let fragment = match (reference.strip_prefix('#'), self.behind_own_address(reference)) {
+            (Some(fragment), _) if !self.has_own_base(from) => fragment,
+            (None, Some(fragment)) => fragment,
+            _ => return Err(Miss::Foreign),
+        };
         let fragment = percent_decoded(fragment).ok_or(Miss::Nothing)?;
         if fragment.is_empty() || fragment.starts_with('/') {
             return self.at(&fragment).ok_or(Miss::Nothing);
@@ -72,6 +73,15 @@ impl<'a> Document<'a> {
         let root = self.root;
         let anchors = self.anchors.get_or_insert_with(|| anchors(root));
         anchors.get(fragment.as_str()).cloned().flatten().ok_or(Miss::Nothing)
+    }
+
+    /// What stands behind the address that the document gives itself, if the reference begins with it.
+    fn behind_own_address<'r>(&self, reference: &'r str) -> Option<&'r str> {
+        let own = self.root.get("$id").and_then(Value::as_str)?.trim_end_matches('#');
+        let scheme = own.split_once(':').map(|(scheme, _)| scheme)?;
+        let is_address = !scheme.contains(['/', '?', '#']) && !own.contains('#');
+        let rest = reference.strip_prefix(own).filter(|_| is_address)?;
+        if rest.is_empty() { Some(rest) } else { rest.strip_prefix('#') }
     }
 
     /// Whether an `$id` below the root lies on the way to a place.

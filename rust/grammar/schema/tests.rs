@@ -2,6 +2,7 @@
 
 mod combined;
 mod keys;
+mod lists;
 mod numbers;
 mod oracle;
 mod refused;
@@ -92,6 +93,7 @@ fn listed_cases() {
     }
 }
 
+/// JS-04.
 #[test]
 fn long_strings_are_counted() {
     let schema = r#"{"type":"object","properties":{"o":{"type":"object","properties":{"s":{"type":"string","maxLength":2000}},

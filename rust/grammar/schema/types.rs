@@ -43,6 +43,18 @@ impl Types {
         })
     }
 
+    /// The types that a `type` keyword allows; `None` when it is malformed.
+    #[must_use]
+    pub fn declared(value: &Value) -> Option<Self> {
+        let named = |value: &Value| value.as_str().and_then(Self::named);
+        match value {
+            Value::Array(names) if !names.is_empty() => {
+                names.iter().try_fold(Self::NONE, |types, name| named(name).map(|more| types.or(more)))
+            }
+            name => named(name),
+        }
+    }
+
     /// The type of a value.
     #[must_use]
     pub fn of(value: &Value) -> Self {

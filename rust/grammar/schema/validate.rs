@@ -52,6 +52,8 @@ impl<'a> Compiler<'a, '_> {
         let own = Types::of(value);
         let listed: usize =
             flat.values("enum").filter_map(|(_, list)| list.as_array()).map(|list| listing_cost(list, value)).sum();
+        let foreign = flat.lists.iter().filter(|list| !list.stems(value));
+        let listed = listed + foreign.map(|list| list.values.len() / 16).sum::<usize>();
         if !self.spend(listed) {
             return Verdict::Unknown;
         }
@@ -59,6 +61,8 @@ impl<'a> Compiler<'a, '_> {
             part.map.get("const").is_none_or(|other| equal(value, other))
                 && part.map.get("enum").and_then(Value::as_array).is_none_or(|list| holds(list, value))
         });
+        let lists = lists
+            && flat.lists.iter().all(|list| list.stems(value) || list.values.iter().any(|other| equal(value, other)));
         if !lists || !flat.types.meets(own) {
             return Verdict::Fails;
         }

@@ -1,5 +1,6 @@
 //! Schemas that hold together: `$ref`, `allOf`, `anyOf`, `oneOf`, lists of values.
 
+use super::super::{SchemaOptions, compile};
 use super::judge;
 
 #[test]
@@ -42,6 +43,26 @@ fn merging() {
         &[r#"{"a":1,"q":[]}"#, r#"{"q":1}"#],
         &["{}", r#"{"q":1,"a":1}"#, r#"{"q":1,"z":1}"#],
     );
+}
+
+#[test]
+fn a_document_may_refer_to_itself_by_its_address() {
+    judge(
+        r#"{"$id":"https://example.com/tree","type":"object","properties":{"v":{"$ref":"https://example.com/tree#/$defs/v"},
+            "t":{"$ref":"https://example.com/tree"}},"$defs":{"v":{"type":"integer"}}}"#,
+        &[r#"{"v":1}"#, r#"{"t":{"t":{"v":2}}}"#],
+        &[r#"{"v":"x"}"#, r#"{"t":{"t":3}}"#],
+    );
+    for reference in
+        ["https://example.com/tree/", "https://example.com/tre", "https://example.com/trees#/$defs/v", "tree"]
+    {
+        let schema = format!(r#"{{"$id":"https://example.com/tree","$ref":"{reference}","$defs":{{"v":{{}}}}}}"#);
+        assert_eq!(
+            compile(&schema, &SchemaOptions::default()).unwrap_err().code(),
+            "schema_unsupported",
+            "{reference}"
+        );
+    }
 }
 
 #[test]
