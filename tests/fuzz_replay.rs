@@ -10,7 +10,7 @@ mod targets;
 use targets::TARGETS;
 
 /// Inputs and bytes that the corpora of all targets may have together.
-const MOST: (usize, u64) = (200, 300_000);
+const MOST: (usize, u64) = (300, 300_000);
 
 fn corpus(target: &str) -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
@@ -55,6 +55,21 @@ fn configurations() {
 #[test]
 fn journals() {
     replay("journal");
+}
+
+#[test]
+fn grammars() {
+    replay("grammar");
+}
+
+#[test]
+fn schemas_and_tools() {
+    replay("schema");
+}
+
+#[test]
+fn matchers() {
+    replay("matcher");
 }
 
 #[test]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Calls",
     "CancelToken",
     "Conversion",
     "ConvertOptions",
@@ -21,6 +22,7 @@ __all__ = [
     "Watcher",
     "check_gbnf",
     "check_json_schema",
+    "check_tools",
     "convert",
     "convert_dry_run",
     "doctor",
@@ -32,9 +34,15 @@ __all__ = [
 ]
 
 class NativeError(Exception):
-    """An error of the core; `args` are code, message, why, fix."""
+    """An error of the core; `args` are code, message, why and fix.
 
-    args: tuple[str, str, str | None, str | None]
+    For a grammar a fifth part lists its faults, as `check_gbnf` does but without `shown`.
+    """
+
+    args: (
+        tuple[str, str, str | None, str | None]
+        | tuple[str, str, str | None, str | None, list[dict[str, str | int | None]]]
+    )
 
 @final
 class CancelToken:
@@ -224,8 +232,11 @@ class Grammar:
     def to_gbnf(self) -> str:
         """The grammar as GBNF text, `root` first."""
 
-    def notes(self) -> list[tuple[str, str]]:
-        """What the author of a schema should know: JSON pointer and text."""
+    def notes(self) -> list[tuple[str, str, str]]:
+        """What the author of a schema should know: JSON pointer, text, and `usual`, `remark` or `ignored`."""
+
+    def specials(self, prefix: bytes) -> list[str]:
+        """The special tokens of which one may follow, as the grammar names them."""
 
     def matched(self, text: bytes) -> int:
         """How many of the bytes, from the first on, are the beginning of a text of the language."""
@@ -241,6 +252,17 @@ class Grammar:
 
     def forced(self, prefix: bytes, limit: int = 65536) -> bytes:
         """The bytes that must follow, at most `limit`; none when the prefix does not fit."""
+
+@final
+class Calls:
+    """Functions whose calls are read out of texts."""
+
+    def __new__(cls, functions: Sequence[tuple[str, str]]) -> Calls:
+        """Functions by their names, and the JSON texts of their parameters."""
+
+    def read(self, text: str) -> tuple[list[tuple[str, str]], str]:
+        """The calls that a text begins with, each with its name and the JSON text of its arguments, and what
+        follows them."""
 
 @final
 class Vocabulary:
@@ -263,6 +285,9 @@ class GrammarState:
     def mask(self) -> NDArray[np.bool_]:
         """Which tokens may follow, [tokens of the vocabulary]."""
 
+    def narrow(self, token: int) -> bool:
+        """Lets only this token follow until the position moves; False when it may not follow."""
+
     def mask_counts(self) -> tuple[int, int | None]:
         """How many tokens may follow, and the only one where it is one."""
 
@@ -271,6 +296,10 @@ class GrammarState:
 
     def accept(self, token: int) -> bool:
         """Takes a token; False, and nothing changed, when it may not follow."""
+
+    def accept_text(self, text: bytes) -> bool:
+        """Takes bytes as text, whatever tokens they spell, each as if it were a token; False, and nothing
+        changed, when they may not follow."""
 
     def forced(self, limit: int) -> bytes:
         """The bytes that must follow, at most `limit`; none where the text can end."""
@@ -303,6 +332,11 @@ def check_json_schema(
     text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
 ) -> list[dict[str, str | int | None]]:
     """Every fault of a JSON schema, as `check_gbnf` gives them."""
+
+def check_tools(
+    text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
+) -> list[dict[str, str | int | None]]:
+    """Every fault of a list of tools, as `check_gbnf` gives them; a `pointer` begins with a tool's name."""
 
 def plan(path: str, options: OpenOptions, measure: bool = False) -> str:
     """Where a model that is not loaded would live, and how fast that would be, as JSON.

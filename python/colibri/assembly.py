@@ -54,9 +54,19 @@ class TextAssembler:
         self._stop, self._marks = stop, marks
         for kind, text in shown.items():
             decided = self.joined(kind)
+            if kind == self._kind == "text" and stop and text.startswith(decided):
+                # A stop string may have begun in what was shown.
+                undecided = decided + self._held
+                keep = max(len(self._held), *(_overlap(undecided, mark) for mark in marks))
+                decided, self._held = undecided[: len(undecided) - keep], undecided[len(undecided) - keep :]
             # A text that ends at a stop string is shorter than what was decided.
             self._shown[kind] = text[len(decided) :] if text.startswith(decided) else ""
             self._parts[kind].clear()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was met; the text ends before it."""
+        return self._stopped
 
     def withdrawn(self, kind: ChunkKind) -> int:
         """How many characters at the end of what a continued answer showed turned out to be another kind."""

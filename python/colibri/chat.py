@@ -1,15 +1,15 @@
 """A conversation: messages, their rendering, and the KV cache that grows with them.
 
-Owns the list of messages and what counts as a turn. Refuses to guess a format: the model's own template
-renders everything. What must hold: a message is kept only together with its answer; a prompt is always the
-rendering of the whole list, and what it shares with the tokens in the cache is not computed again, so the
-answer equals that of a fresh session.
+Owns the list of messages and what counts as a turn: what was sent, a text or the results of calls, with its
+answer. Refuses to guess a format: the model's own template renders everything. What must hold: messages are
+kept only together with their answer; a prompt is always the rendering of the whole list, and what it shares
+with the tokens in the cache is not computed again, so the answer equals that of a fresh session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from colibri.closing import Handle
 from colibri.errors import error, invalid_value
@@ -18,6 +18,7 @@ from colibri.request import (
     GenerationOptions,
     Request,
     build_request,
+    carried_options,
     check_length,
     check_options,
     check_text,
@@ -27,7 +28,7 @@ from colibri.request import (
 )
 from colibri.results import Result
 from colibri.sampling import SamplingParams
-from colibri.template import user_texts
+from colibri.template import prepare_messages, user_texts
 
 if TYPE_CHECKING:
     from colibri.engine import Engine
@@ -35,8 +36,13 @@ if TYPE_CHECKING:
     from colibri.template import Message
 
 
-_ENDS: Final = ("stop", "length", "tool_calls")
+_FINISHED: Final = ("stop", "tool_calls")
+"""Ends behind which nothing follows, under a grammar."""
+_ENDS: Final = (*_FINISHED, "length")
 """Ends after which an answer without a token is one, too."""
+
+_SENT_ROLES: Final = ("user", "tool")
+"""Roles of the messages that are sent: answers come from the model, and the system message has its place."""
 
 
 def chat_request(
@@ -78,8 +84,11 @@ class Session(Handle):
         self._folder = folder
         self.system = system
         self._messages: list[Message] = []
+        # Where each turn begins in the messages.
+        self._starts: list[int] = []
         self._cache = KvCache(engine)
-        self._last: Request | None = None
+        # How the last answer was asked for, and that answer.
+        self._last: tuple[Request, GenerationOptions] | None = None
         self._answer: Result | None = None
         self._closed = False
 
@@ -101,46 +110,63 @@ class Session(Handle):
 
     @property
     def turns(self) -> int:
-        """Number of answered messages."""
-        return len(self._messages) // 2
+        """Number of answers."""
+        return len(self._starts)
 
     def __len__(self) -> int:
         """Tokens in the KV cache."""
         return len(self._cache)
 
     def stream(
-        self, text: str, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]
+        self,
+        message: str | Message | Sequence[Message],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Stream:
         """Sends a message and streams the answer; the options are those of `Model.generate`.
 
-        The message and its answer join the conversation when the stream ends, or is closed after at least one
-        token. A stream stopped during prefill leaves the conversation as it was; what was computed is kept,
-        so sending the same again continues there.
+        The message and its answer, which make a turn, join the conversation when the stream ends, or is
+        closed after at least one token. A stream stopped during prefill leaves the conversation as it was;
+        what was computed is kept, so sending the same again continues there.
+
+        Args:
+            message: a text; or a message in the OpenAI format, or a list of them, with the roles `user` and
+                `tool`: the results of the calls in the last answer are sent as
+                `{"role": "tool", "tool_call_id": call["id"], "content": ...}` each.
+            params: sampling parameters; keyword arguments override its fields.
+            **options: the options; the grammar and the tools of an earlier turn do not hold for this one.
 
         Raises:
-            TypeError, InvalidValue: an option is unknown or out of range.
+            TypeError, InvalidValue: an option is unknown or out of range, or a message is malformed.
             ContextError: the conversation is longer than the context.
         """
         check_options(options, params)
         self._check_open()
-        question: Message = {"role": "user", "content": check_text("text", text)}
-        request = chat_request(self._engine, self._folder, self._conversation(question), params, options)
+        sent = _sent(message)
+        request = chat_request(self._engine, self._folder, self._conversation(sent), params, options)
 
         def remember(result: Result) -> None:
             if result.token_ids or result.finish_reason in _ENDS:
-                self._messages += [question, _answer(result)]
-                self._last, self._answer = request, result
+                self._starts.append(len(self._messages))
+                self._messages += [*sent, _answer(result)]
+                self._last, self._answer = (request, options), result
 
         return self._start(request, remember)
 
     def chat(
-        self, text: str, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]
+        self,
+        message: str | Message | Sequence[Message],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Result:
         """Sends a message and returns the whole answer; see `stream`."""
-        return self.stream(text, params, **options).finish()
+        return self.stream(message, params, **options).finish()
 
     def resume(self, params: SamplingParams | None = None, **options: Unpack[GenerationOptions]) -> Stream:
         """Continues the last answer where it stopped, after `length`, `timeout` or `cancelled`.
+
+        Where they are not given, the grammar or the tools of the answer, and the options that go with them,
+        stay what they were; `grammar=None` and `tools=None` let go of them. The other options are not kept.
 
         The chunks and the result are the continuation; the answer in the conversation becomes the whole. The
         beginning of a call, which was text while the call was cut, leaves the answer's text with the call's
@@ -151,15 +177,20 @@ class Session(Handle):
         """
         check_options(options, params)
         self._check_open()
-        last, answer = self._last, self._answer
-        whole = answer is not None and answer.finish_reason in ("stop", "tool_calls") and answer.complete
-        if last is None or answer is None or answer.stop_token is not None or whole:
+        answer = self._answer
+        # Under a grammar an answer has also ended with its last byte, or with a stop string: what that cut
+        # off is missing in the text, and what follows would not fit it.
+        ended = answer is not None and answer.complete is not None and answer.finish_reason in _FINISHED
+        if self._last is None or answer is None or answer.stop_token is not None or ended:
             raise error(
                 "invalid_value",
                 "there is nothing to continue",
                 "the last answer came to its end, or there is none",
                 "send a message",
             )
+        last, before = self._last
+        options = carried_options(before, options)
+        check_options(options, params)
         folder = self._folder
         request = build_request(
             [*last.prompt, *answer.token_ids],
@@ -176,12 +207,12 @@ class Session(Handle):
         def remember(whole: Result) -> None:
             if len(whole.token_ids) > len(answer.token_ids) or whole.finish_reason in _ENDS:
                 self._messages[-1] = _answer(whole)
-                self._answer = whole
+                self._last, self._answer = (last, options), whole
 
         return self._start(request, remember)
 
     def rewind(self, turns: int = 1) -> None:
-        """Takes back the last turns, questions with their answers.
+        """Takes back the last turns: what was sent, with its answers. A call's result is a turn of its own.
 
         Raises:
             InvalidValue: there are fewer turns.
@@ -189,7 +220,7 @@ class Session(Handle):
         if isinstance(turns, bool) or not isinstance(turns, int) or not 0 <= turns <= self.turns:
             raise invalid_value("turns", turns, f"an integer from 0 to {self.turns}")
         if turns:
-            del self._messages[-2 * turns :]
+            del self._messages[self._starts[-turns] :], self._starts[-turns:]
             self._last = self._answer = None
 
     def clear(self) -> None:
@@ -201,9 +232,9 @@ class Session(Handle):
         self._closed = True
         self._cache.drop()
 
-    def _conversation(self, question: Message) -> list[Message]:
+    def _conversation(self, sent: Sequence[Message]) -> list[Message]:
         system: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
-        return [*system, *self._messages, question]
+        return [*system, *self._messages, *sent]
 
     def _start(self, request: Request, remember: Callable[[Result], None]) -> Stream:
         return Stream(self._engine, self._cache, request, self._folder.tokenizer, remember)
@@ -216,6 +247,27 @@ class Session(Handle):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.turns} turns, {len(self)} tokens"
         return f"Session({self._engine.info.name!r}, {state})"
+
+
+def _sent(message: object) -> list[Message]:
+    """The messages of a turn, checked, and copied: what the caller does with its own changes no history."""
+    if isinstance(message, str):
+        return [{"role": "user", "content": check_text("message", message)}]
+    messages = [message] if isinstance(message, Mapping) else message
+    if isinstance(messages, (bytes, bytearray)) or not isinstance(messages, Sequence) or not messages:
+        raise invalid_value("message", message, "a text, a message, or a list of messages")
+    for index, one in enumerate(messages):
+        role = one.get("role") if isinstance(one, Mapping) else None
+        if role in ("system", "assistant"):
+            raise error(
+                "invalid_value",
+                f"messages[{index}].role is {role!r}",
+                "answers come from the model, and the system message stands before all turns",
+                "send messages with the roles 'user' and 'tool'; set session.system; or take "
+                "Model.generate(messages=[...]) for a conversation of your own",
+            )
+    prepare_messages(messages, roles=_SENT_ROLES)
+    return [dict(one) for one in cast("Sequence[Message]", messages)]
 
 
 def _answer(result: Result) -> Message:

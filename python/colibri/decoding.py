@@ -61,11 +61,12 @@ class Decoder:
 
     def choose(self) -> tuple[int, float]:
         """The next token, which must be given to `commit` or end the answer, and its log probability."""
-        position = len(self._tokens)
-        state = self._guide.constraint if self._guide is not None else None
+        position, guide = len(self._tokens), self._guide
         if not self._processors:
+            state = guide.constraint() if guide is not None else None
             return self._session.sample(position, self._sampling, state)
         logits = self._processed(position)
+        state = guide.constraint(logits) if guide is not None else None
         return self._session.choose(logits, position, self._sampling, state)
 
     def commit(self, token: int) -> None:

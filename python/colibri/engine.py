@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from colibri import _native
+from colibri._native import Calls as Calls
 from colibri._native import CancelToken as CancelToken
 from colibri._native import Grammar
 from colibri._native import GrammarState as GrammarState
@@ -26,7 +27,7 @@ from colibri._native import Vocabulary as Vocabulary
 from colibri._native import Watcher as Watcher
 from colibri.arguments import COUNT, INTEGER_MAX, SECONDS
 from colibri.arguments import Range as Limits
-from colibri.errors import ColibriError, error, invalid_value
+from colibri.errors import ColibriError, GrammarError, error, in_python, invalid_value
 from colibri.results import (
     Check,
     Machine,
@@ -136,9 +137,12 @@ def translated() -> Iterator[None]:
 
 
 def from_native(fault: _native.NativeError) -> ColibriError:
-    """The error for a native one, which carries code, message, why and fix."""
-    code, message, why, fix = fault.args
-    return error(code, message, why, fix)
+    """The error for a native one, which carries code, message, why and fix, and the faults of a grammar."""
+    code, message, why, fix, *more = fault.args
+    made = error(code, message, why, fix)
+    if more and isinstance(made, GrammarError):
+        made.faults = tuple(in_python(one) for one in more[0])
+    return made
 
 
 def version() -> Version:

@@ -9,7 +9,8 @@ bare exception. Texts name options as the command line writes them; in Python th
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 
 class ColibriError(Exception):
@@ -87,7 +88,20 @@ class Cancelled(ColibriError):
 
 
 class GrammarError(ColibriError):
-    """A grammar, a schema or a list of tools is invalid, unsupported or too complex, or leads nowhere."""
+    """A grammar, a schema or a list of tools is invalid, unsupported or too complex, or leads nowhere.
+
+    Attributes:
+        faults: everything that is wrong, in the order of its places: mappings with `code`, `message`, `why`
+            and `fix`, `line`, `column` and `text` (the line itself) of a grammar, and `pointer` into a
+            schema; what does not apply is None. With one fault its why and fix are those of the error.
+    """
+
+    faults: tuple[Mapping[str, Any], ...]
+
+    def __init__(self, code: str, message: str, why: str | None = None, fix: str | None = None) -> None:
+        super().__init__(code, message, why, fix)
+        parts = {"code": code, "message": self.message, "why": self.why, "fix": self.fix}
+        self.faults = ({**parts, "line": None, "column": None, "text": None, "pointer": None},)
 
 
 class EngineError(ColibriError):
@@ -136,7 +150,23 @@ SHOWN_LIMIT: Final = 80
 """The most characters of a value that a message repeats."""
 
 # An option that has a keyword of the same name, with its value where one follows.
-_OPTION: Final = re.compile(r"--(ram|ctx|threads|io|raw)\b(?: (\d+(?:\.\d+)?)([kMGT]i?B|%)?(?![\w.]\w))?")
+_OPTION: Final = re.compile(
+    r"--(ram|ctx|threads|io|raw|schema-lenient)\b(?: (\d+(?:\.\d+)?)([kMGT]i?B|%)?(?![\w.]\w))?"
+)
+# Options that are given or not.
+_TRUE: Final = {
+    "raw": "raw=True",
+    "schema-lenient": "lenient=True, or tools_lenient=True in a call that generates",
+}
+
+
+def in_python(fault: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a fault with options as Python writes them; a grammar's own text stays as it is."""
+    kept = ("code", "text", "pointer")
+    return {
+        name: _as_keywords(value) if isinstance(value, str) and name not in kept else value
+        for name, value in fault.items()
+    }
 
 
 def _as_keywords(text: str) -> str:
@@ -144,8 +174,8 @@ def _as_keywords(text: str) -> str:
 
     def keyword(match: re.Match[str]) -> str:
         name, number, unit = match.groups()
-        if name == "raw":
-            return "raw=True"
+        if name in _TRUE:
+            return _TRUE[name]
         if number is None:
             return str(name)
         return f'{name}="{number}{unit}"' if unit else f"{name}={number}"

@@ -253,6 +253,11 @@ class _Generation:
         )
         before = self._request.continues
         self._whole = self.result if before is None else _joined(before, self.result, self._text)
+        if guide is not None and self.result.complete is not None and self._text.stopped:
+            # What a stop string cut off is no part of the answer.
+            complete = guide.accepts(self._whole.text)
+            self.result = dataclasses.replace(self.result, complete=complete)
+            self._whole = dataclasses.replace(self._whole, complete=complete)
 
 
 class _Clock:

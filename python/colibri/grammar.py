@@ -7,17 +7,19 @@ What must hold: `accepts`, `forced` and `mask` tell what a generation with this 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from colibri import engine
 from colibri.engine import NativeGrammar, Vocabulary
-from colibri.errors import error, invalid_value
+from colibri.errors import ColibriError, GrammarError, error, invalid_value, shown
 from colibri.files import read_file, reason, user_path
+from colibri.schema_source import schema_text
 from colibri.setting_kinds import WHITESPACES
 from colibri.tokenizer import Tokenizer
 from colibri.tools import Framing, ToolSet, tool_set
@@ -33,20 +35,30 @@ FILE_LIMIT: Final = 4 << 20
 
 
 class Grammar:
-    """A compiled grammar. Any number of generations, in any number of threads, may use it."""
+    """A compiled grammar. Any number of generations, in any number of threads, may use it.
 
-    __slots__ = ("_native", "_what", "notes")
+    Attributes:
+        notes: what to know about the schema or the tools it was made of, each with its JSON pointer.
+        ignored: those of the notes that name what was asked for and is not enforced.
+        usual: those of the notes that hold for most schemas.
+    """
 
-    def __init__(self, native: NativeGrammar, what: str) -> None:
+    __slots__ = ("_native", "_what", "ignored", "notes", "usual")
+
+    def __init__(self, native: NativeGrammar, what: str, remarks: tuple[str, ...] = ()) -> None:
         """Wraps a compiled grammar; use one of the `from_` constructors.
 
         Args:
             native: the compiled grammar.
             what: where it comes from, for messages.
+            remarks: notes that come before those of the compiler.
         """
         self._native = native
         self._what = what
-        self.notes: tuple[str, ...] = tuple(f"{place}: {text}" for place, text in native.notes())
+        noted = [(f"{place}: {text}", weight) for place, text, weight in native.notes()]
+        self.notes: tuple[str, ...] = (*remarks, *(note for note, _ in noted))
+        self.ignored: tuple[str, ...] = tuple(note for note, weight in noted if weight == "ignored")
+        self.usual: tuple[str, ...] = tuple(note for note, weight in noted if weight == "usual")
 
     @staticmethod
     def from_gbnf(text: str) -> Grammar:
@@ -55,7 +67,8 @@ class Grammar:
         Raises:
             GrammarError: with every fault of the text, its line and its column.
         """
-        return Grammar(engine.compile_grammar("gbnf", _text("text", text)), "GBNF")
+        with _hinting(_gbnf_hint(_text("text", text))):
+            return Grammar(engine.compile_grammar("gbnf", text), "GBNF")
 
     @staticmethod
     def from_file(path: str | os.PathLike[str]) -> Grammar:
@@ -67,7 +80,10 @@ class Grammar:
         """
         if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
             raise invalid_value("path", path, "the path of a file")
-        return Grammar(engine.compile_grammar("gbnf", read_grammar(os.fspath(path))), Path(path).name)
+        text = read_grammar(os.fspath(path))
+        hint = f"Grammar.from_json_schema(Path({os.fspath(path)!r}).read_text())"
+        with _hinting(f"this looks like a JSON schema: {hint}" if is_object(text) else None):
+            return Grammar(engine.compile_grammar("gbnf", text), Path(path).name)
 
     @staticmethod
     def from_json_schema(
@@ -77,16 +93,18 @@ class Grammar:
 
         Args:
             schema: a mapping or a truth value, JSON text, or a class or object with `model_json_schema()`, as
-                pydantic's models have. Properties come in the order of their definition.
+                pydantic's models have. Properties come in the order of their definition. The wrapper of
+                OpenAI's API, with `name` and `schema`, is taken off.
             lenient: whether keywords that cannot be enforced are ignored, and named in `notes`.
             whitespace: `compact` (none between the signs), or `flexible`.
 
         Raises:
             GrammarError: `schema_unsupported` names what cannot be enforced, with its JSON pointer.
         """
-        text = _schema_text(schema)
+        text = _text("schema", schema_text(schema))
         _check_options(lenient, whitespace)
-        return Grammar(engine.compile_grammar("json_schema", text, lenient, whitespace), "JSON schema")
+        with _hinting(_schema_hint(text)):
+            return Grammar(engine.compile_grammar("json_schema", text, lenient, whitespace), "JSON schema")
 
     @staticmethod
     def from_regex(pattern: str) -> Grammar:
@@ -134,7 +152,7 @@ class Grammar:
         names, free = chosen.chosen(choice)
         text = json.dumps(chosen.functions(names), ensure_ascii=False)
         native = engine.compile_grammar("tools", text, free, parallel, lenient, whitespace, framing)
-        return Grammar(native, "tools")
+        return Grammar(native, "tools", chosen.notes)
 
     @property
     def native(self) -> NativeGrammar:
@@ -160,6 +178,12 @@ class Grammar:
         with engine.translated():
             return self._native.allowed(data)
 
+    def specials(self, prefix: str | bytes = b"") -> tuple[str, ...]:
+        """The special tokens of which one may follow a prefix, as the grammar names them."""
+        data = _bytes("prefix", prefix)
+        with engine.translated():
+            return tuple(self._native.specials(data))
+
     def matched(self, text: str | bytes) -> int:
         """How many bytes of the text, from the first on, are the beginning of a text of the language."""
         data = _bytes("text", text)
@@ -178,7 +202,8 @@ class Grammar:
     def mask(self, tokens: Model | Tokenizer, prefix: str | bytes = b"") -> NDArray[np.bool_]:
         """Which tokens may follow a prefix, bool [vocab]: all of a model's logits, or of a tokenizer's ids.
 
-        End tokens of a model are allowed exactly where the text can end.
+        End tokens of a model are allowed exactly where the text can end. The prefix is read as text, also
+        where it spells a special token; only a prefix that does not fit as text is read as tokens.
 
         Raises:
             InvalidValue: the prefix does not fit the grammar.
@@ -186,10 +211,10 @@ class Grammar:
         """
         tokenizer, size, stop_ids = _vocabulary_parts(tokens)
         state = engine.grammar_state(self._native, vocabulary_of(tokenizer, size), sorted(stop_ids))
+        data = _bytes("prefix", prefix)
         with engine.translated():
-            for token in tokenizer.encode_bytes(_bytes("prefix", prefix)):
-                if not state.accept(token):
-                    raise invalid_value("prefix", prefix, "the beginning of a text of the grammar")
+            if not state.accept_text(data) and not all(map(state.accept, tokenizer.encode_bytes(data))):
+                raise invalid_value("prefix", prefix, "the beginning of a text of the grammar")
             return state.mask()
 
     def __reduce__(self) -> NoReturn:
@@ -229,16 +254,16 @@ def read_grammar(path: str, what: str = "grammar", *, regular: bool = True) -> s
     Raises:
         InvalidValue: it is missing, a folder, empty, or not UTF-8 text.
     """
-    fix = f"give the path of a text file with the {what}"
-    if "::=" in path:
-        fix = "this looks like the text of a grammar: pass it as --grammar"
     try:
         text = read_file(user_path(path), FILE_LIMIT, regular=regular).decode("utf-8-sig")
     except UnicodeDecodeError as fault:
+        fix = f"give the path of a text file with the {what}"
         why = f"it is not UTF-8 text: byte {fault.start:,} does not belong to a character"
         raise error("invalid_value", f"{path} holds no {what}", why, fix) from None
     except OSError as fault:
-        raise error("invalid_value", f"cannot read the {what} {path}", reason(fault), fix) from None
+        raise error(
+            "invalid_value", f"cannot read the {what} {path}", reason(fault), _path_hint(path, what)
+        ) from None
     return not_empty(text, path, what)
 
 
@@ -247,6 +272,72 @@ def not_empty(text: str, place: str, what: str = "grammar") -> str:
     if not text.strip():
         raise error("invalid_value", f"{place} holds no {what}", "it is empty", f"write the {what} into it")
     return text
+
+
+def no_grammar(value: object) -> ColibriError:
+    """The error for a grammar that is none; names the constructor that takes what was given."""
+    maker = "from_gbnf, from_file, from_json_schema, from_regex or from_tools"
+    if isinstance(value, str):
+        maker = "from_json_schema" if is_object(value) else "from_gbnf" if "::=" in value else maker
+    elif isinstance(value, os.PathLike):
+        maker = "from_file"
+    elif isinstance(value, Mapping) or callable(getattr(value, "model_json_schema", None)):
+        maker = "from_json_schema"
+    return error(
+        "invalid_value",
+        f"grammar is {shown(value)}",
+        "grammar must be a Grammar, or None",
+        f"make one with Grammar.{maker}",
+    )
+
+
+def is_object(text: str) -> bool:
+    """Whether a text begins as an object of JSON does, and no grammar."""
+    return text.lstrip().startswith("{") and "::=" not in text
+
+
+def _path_hint(path: str, what: str) -> str:
+    """What to do about a path that cannot be read: it may be the text itself, or of another kind."""
+    if "::=" in path:
+        other = "--grammar takes it, and Grammar.from_gbnf in Python"
+        return f"this looks like the text of a grammar: {other}"
+    if is_object(path):
+        return "this looks like a JSON schema: --json-schema takes it, and Grammar.from_json_schema in Python"
+    if what == "grammar" and ("=" in path or "\n" in path):
+        return 'the text of a grammar has `::=` behind the names of rules:  root ::= "a"'
+    return f"give the path of a text file with the {what}"
+
+
+def _gbnf_hint(text: str) -> str | None:
+    """What a text without rules may be in the place of a grammar."""
+    if is_object(text):
+        return "this looks like a JSON schema: Grammar.from_json_schema takes it"
+    if "::=" not in text and text.strip() and "\n" not in text and "=" not in text:
+        return f'a rule is written  root ::= "a"; for a file: Grammar.from_file({text!r})'
+    return None
+
+
+def _schema_hint(text: str) -> str | None:
+    """What a text that is no JSON may be in the place of a schema."""
+    if text.lstrip().startswith(("{", "[")):
+        return None
+    if "::=" in text:
+        return "this looks like a grammar: Grammar.from_gbnf takes it"
+    if text.strip() and "\n" not in text:
+        return f"for a file: Grammar.from_json_schema(Path({text!r}).read_text())"
+    return None
+
+
+@contextlib.contextmanager
+def _hinting(hint: str | None) -> Iterator[None]:
+    """Adds what to do to an error about a text that cannot be read."""
+    try:
+        yield
+    except GrammarError as fault:
+        if hint is not None and fault.code == "grammar_syntax":
+            fault.fix, fault.args = hint, (*fault.args[:3], hint)
+            fault.faults = ({**fault.faults[0], "fix": hint}, *fault.faults[1:])
+        raise
 
 
 def _vocabulary_parts(tokens: Model | Tokenizer) -> tuple[Tokenizer, int, frozenset[int]]:
@@ -263,22 +354,6 @@ def _check_options(lenient: object, whitespace: object) -> None:
         raise invalid_value("lenient", lenient, "True or False")
     if whitespace not in WHITESPACES:
         raise invalid_value("whitespace", whitespace, f"one of {', '.join(map(repr, WHITESPACES))}")
-
-
-def _schema_text(schema: object) -> str:
-    """The JSON text of a schema, the order of its properties kept."""
-    if isinstance(schema, str):
-        return _text("schema", schema)
-    made = getattr(schema, "model_json_schema", None)
-    value = made() if callable(made) else schema
-    if not isinstance(value, (Mapping, bool)):
-        raise invalid_value("schema", schema, "a mapping, JSON text, or a class with model_json_schema()")
-    try:
-        return json.dumps(value if isinstance(value, bool) else dict(value), ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as fault:
-        raise error(
-            "invalid_value", "the schema cannot be written as JSON", str(fault), "use JSON values only"
-        ) from None
 
 
 def _text(name: str, value: object) -> str:

@@ -1,10 +1,12 @@
 """One generation's grammar: what may come next, and what must.
 
 Owns the position in the grammar, the choice between constraining and merely drafting, the drafts themselves,
-and their statistics. A draft is what the grammar forces, cut into the tokens that the tokenizer would cut it
-into behind the text before it; the model verifies it like any other token. What must hold: a draft never
-changes what is chosen; in draft mode the grammar changes nothing at all, and when the text leaves it, it is
-let go of without a word; the position is that of the chosen tokens, never ahead of them.
+and their statistics. What the grammar forces is cut into the tokens that the tokenizer would cut it into
+behind the text before it. A constrained answer takes these and no shorter ones, with drafts or without:
+there is no text to choose, and the model was trained on this cut. A draft is made of the same tokens, and
+verified like any other. What must hold: a draft never changes what is chosen; in draft mode the grammar
+changes nothing at all, and when the text leaves it, it is let go of without a word; the position is that of
+the chosen tokens, never ahead of them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from colibri.engine import GrammarState, grammar_state, translated
 from colibri.errors import GrammarError, error, invalid_value
-from colibri.grammar import Grammar, vocabulary_of
+from colibri.grammar import Grammar, no_grammar, vocabulary_of
 from colibri.results import DraftStat
 from colibri.setting_kinds import DRAFT_MOST, DRAFTS, GRAMMAR_MODES
 from colibri.tokenizer import Tokenizer
@@ -65,7 +68,7 @@ def guidance(grammar: Grammar | None, mode: object, draft: object, draft_max: ob
         InvalidValue: naming the option that is wrong.
     """
     if grammar is not None and not isinstance(grammar, Grammar):
-        raise invalid_value("grammar", grammar, "a Grammar, or None")
+        raise no_grammar(grammar)
     if mode not in GRAMMAR_MODES:
         raise invalid_value("grammar_mode", mode, f"one of {', '.join(map(repr, GRAMMAR_MODES))}")
     if draft not in DRAFTS:
@@ -116,6 +119,8 @@ class Guide:
         # Proposed and accepted tokens of the last drafts.
         self._window: collections.deque[tuple[int, int]] = collections.deque()
         self._off: str | None = None if given.draft != "off" else "drafts are off"
+        # The tokens of what is forced next; None until they are asked for.
+        self._due: list[int] | None = None
         self.proposed = self.accepted = self.forced = 0
         for token in replay:
             self.commit(token)
@@ -126,15 +131,24 @@ class Guide:
         """The position, where the grammar has begun and the text has not left it."""
         return None if self._awaits is not None else self._state
 
-    @property
-    def constraint(self) -> GrammarState | None:
-        """The position whose tokens alone may be chosen next, or None when any may."""
-        return self._awake if self._given.constrain else None
+    def constraint(self, logits: NDArray[np.float32] | None = None) -> GrammarState | None:
+        """The position whose tokens alone may be chosen next, or None when any may.
+
+        Where text is forced that is one token, unless `logits` [vocab] rule it out.
+        """
+        state = self._awake if self._given.constrain else None
+        if state is None:
+            return None
+        due = self._forced_tokens(state)
+        if due and (logits is None or logits[due[0]] > -math.inf):
+            with translated():
+                state.narrow(due[0])
+        return state
 
     @property
     def finished(self) -> bool:
         """Whether the constrained answer is whole and nothing can follow it."""
-        state = self.constraint
+        state = self._awake if self._given.constrain else None
         with translated():
             return state is not None and state.can_end and state.mask_counts()[0] <= self._stops
 
@@ -145,6 +159,10 @@ class Guide:
             return None
         return self._awaits is None and self._state is not None and self._state.can_end
 
+    def accepts(self, text: str) -> bool:
+        """Whether a text is a whole one of the grammar."""
+        return self._given.grammar.accepts(text)
+
     def commit(self, token: int) -> None:
         """Takes a token that was chosen for the answer.
 
@@ -152,6 +170,8 @@ class Guide:
             InvalidValue: a replayed token does not fit.
         """
         self._tail.append(token)
+        rest = self._due[1:] if self._due and self._due[0] == token else None
+        self._due = rest or None
         if self._awaits is not None:
             if token == self._awaits:
                 self._awaits = None
@@ -183,16 +203,21 @@ class Guide:
         most = min(most, self._given.draft_max)
         if state is None or self._off is not None or most < 1:
             return []
-        kept: list[int] = []
-        with self._quietly():
-            span = state.forced(SPAN)
-            tokens = self._cut(_whole_characters(span)) if span else []
-            start = state.length
-            try:
-                kept = self._stable(state, tokens[: most + 1], len(span))[:most]
-            finally:
-                state.rewind(start)
-        return kept
+        return self._forced_tokens(state)[:most]
+
+    def _forced_tokens(self, state: GrammarState) -> list[int]:
+        """The tokens of what is forced next; found once for a span, and then used up."""
+        if self._due is None:
+            self._due = []
+            with self._quietly():
+                span = state.forced(SPAN)
+                tokens = self._cut(_whole_characters(span)) if span else []
+                start = state.length
+                try:
+                    self._due = self._stable(state, tokens, len(span))
+                finally:
+                    state.rewind(start)
+        return self._due
 
     def judge(self, proposed: int, accepted: int) -> None:
         """Takes the outcome of a draft, and stops drafting when that does not pay."""

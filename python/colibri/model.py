@@ -11,7 +11,7 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from colibri.template import ChatTemplate, Message
     from colibri.tokenizer import Tokenizer
 
+    ResponseFormat = Mapping[str, Any] | type | None
+
 _PROMPT_NAMES = ("prompt", "params", "messages", "tokens", "system", "raw")
+_COMPLETION_NAMES = ("messages", "model", "stream", "response_format", "max_completion_tokens")
 
 
 def load(
@@ -399,6 +402,8 @@ class Model(Handle):
         *,
         model: str | None = None,
         stream: Literal[False] = False,
+        response_format: ResponseFormat = None,
+        max_completion_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> dict[str, Any]: ...
 
@@ -409,6 +414,8 @@ class Model(Handle):
         *,
         model: str | None = None,
         stream: Literal[True],
+        response_format: ResponseFormat = None,
+        max_completion_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[dict[str, Any]]: ...
 
@@ -418,6 +425,8 @@ class Model(Handle):
         *,
         model: str | None = None,
         stream: bool = False,
+        response_format: ResponseFormat = None,
+        max_completion_tokens: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
         """An answer in the shape of the OpenAI interface: a dictionary, or with `stream` its chunks.
@@ -426,16 +435,26 @@ class Model(Handle):
             messages: the conversation.
             model: repeated in the answer; it chooses nothing, this model answers.
             stream: whether chunks are yielded.
+            response_format: None or `{"type": "text"}` leaves the answer free; `{"type": "json_object"}` is
+                any JSON object; `{"type": "json_schema", "json_schema": {"schema": {...}}}` is JSON of that
+                schema, of which everything is enforced or refused, unless `"strict": False` beside the schema
+                lets what cannot be enforced pass; a class with `model_json_schema()` is its schema. White
+                space is flexible unless `json_whitespace` says otherwise.
+            max_completion_tokens: the newer name of `max_tokens`.
             **options: those of `generate`.
-        """
-        from colibri.completion import completion, completion_chunks
 
-        check_options(options, None, ("messages", "model", "stream"))
+        Raises:
+            TypeError, InvalidValue, ContextError, ModelError, GrammarError, Busy: see `generate`.
+        """
+        from colibri.completion import completion, completion_chunks, completion_options
+
+        check_options(options, None, _COMPLETION_NAMES)
         if not isinstance(stream, bool):
             raise invalid_value("stream", stream, "True or False")
         if model is not None and not isinstance(model, str):
             raise invalid_value("model", model, "a text, or None")
-        chunks, name = self.stream(messages=messages, **options), model or self.info.name
+        given = completion_options(options, response_format, max_completion_tokens)
+        chunks, name = self.stream(messages=messages, **given), model or self.info.name
         return completion_chunks(chunks, name) if stream else completion(chunks, name)
 
     def close(self) -> None:

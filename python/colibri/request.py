@@ -12,14 +12,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from colibri.engine import CancelToken, Engine, ProgressCallback, watch
 from colibri.errors import ColibriError, error, invalid_value
 from colibri.grammar import Grammar
 from colibri.guide import DRAFT_DEFAULT, Guidance, guidance
 from colibri.sampling import BUILT_IN, ModelDefaults, SamplingOverrides, SamplingParams, check_names
-from colibri.setting_kinds import REASONING_EFFORTS
+from colibri.setting_kinds import REASONING_EFFORTS, WHITESPACES
 from colibri.tokenizer import Tokenizer
 from colibri.tools import Framing, ToolSet, tool_set
 
@@ -82,6 +82,9 @@ class GenerationOptions(SamplingOverrides, total=False):
 
 
 _OPTION_NAMES = tuple(GenerationOptions.__annotations__)
+# What says which texts an answer may be, and how that is followed.
+_TOOL_NAMES = ("tools", "tool_choice", "parallel_tool_calls", "tools_lenient", "json_whitespace")
+_STRUCTURE_NAMES = ("grammar", *_TOOL_NAMES, "grammar_mode", "draft", "draft_max")
 _SAMPLING_NAMES = tuple(SamplingOverrides.__annotations__)
 
 
@@ -130,14 +133,18 @@ def check_options(options: GenerationOptions, params: object, known: Sequence[st
         raise invalid_value("params", params, "a SamplingParams, or None")
     if not isinstance(options.get("think"), (bool, NoneType)):
         raise invalid_value("think", options.get("think"), "True, False or None")
-    if not isinstance(options.get("wait", True), bool):
-        raise invalid_value("wait", options.get("wait"), "True or False")
+    for name in ("wait", "parallel_tool_calls", "tools_lenient"):
+        if not isinstance(options.get(name, True), bool):
+            raise invalid_value(name, options.get(name), "True or False")
     if options.get("reasoning_effort") not in (None, *REASONING_EFFORTS):
         expected = f"one of {', '.join(map(repr, REASONING_EFFORTS))}, or None"
         raise invalid_value("reasoning_effort", options.get("reasoning_effort"), expected)
-    if not isinstance(options.get("parallel_tool_calls", True), bool):
-        raise invalid_value("parallel_tool_calls", options.get("parallel_tool_calls"), "True or False")
-    if options.get("grammar") is not None and options.get("tools") is not None:
+    if options.get("json_whitespace", "compact") not in WHITESPACES:
+        expected = f"one of {', '.join(map(repr, WHITESPACES))}"
+        raise invalid_value("json_whitespace", options.get("json_whitespace"), expected)
+    # With the choice `none` the tools are no part of the answer.
+    calls = options.get("tools") is not None and options.get("tool_choice") != "none"
+    if options.get("grammar") is not None and calls:
         raise error(
             "invalid_value",
             "both grammar and tools are given",
@@ -156,6 +163,22 @@ def tools_of(options: GenerationOptions) -> ToolSet | None:
     """The tools that the model may call, checked; None without any, and with the choice `none`."""
     tools = options.get("tools")
     return None if tools is None or options.get("tool_choice") == "none" else tool_set(tools)
+
+
+def carried_options(before: GenerationOptions, options: GenerationOptions) -> GenerationOptions:
+    """The options of a continued answer: where they say nothing of it, its grammar or tools go on.
+
+    Args:
+        before: the options with which the answer was begun.
+        options: those of the continuation, which win.
+    """
+    carried: dict[str, Any] = {name: value for name, value in before.items() if name in _STRUCTURE_NAMES}
+    # A grammar takes the place of tools, and tools that of a grammar.
+    if options.get("grammar") is not None:
+        carried = {name: value for name, value in carried.items() if name not in _TOOL_NAMES}
+    if options.get("tools") is not None:
+        carried.pop("grammar", None)
+    return cast("GenerationOptions", {**carried, **options})
 
 
 def guidance_of(

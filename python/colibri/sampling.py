@@ -130,6 +130,24 @@ _KNOWN_AS: Final = {
     "n_ctx": "ctx",
     "enable_thinking": "think",
     "stopping_criteria": "stop",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+
+# Names other libraries use for what a Grammar says -> the constructor that takes their value.
+_AS_GRAMMAR: Final = {
+    "json_schema": "from_json_schema",
+    "response_format": "from_json_schema",
+    "response_model": "from_json_schema",
+    "output_type": "from_json_schema",
+    "schema": "from_json_schema",
+    "guided_json": "from_json_schema",
+    "format": "from_json_schema",
+    "guided_regex": "from_regex",
+    "regex": "from_regex",
+    "guided_grammar": "from_gbnf",
+    "gbnf": "from_gbnf",
+    "grammar_file": "from_file",
 }
 
 
@@ -139,6 +157,9 @@ def check_names(names: Iterable[str], allowed: Iterable[str] = FIELDS) -> None:
     for name in names:
         if name in allowed:
             continue
+        maker = _AS_GRAMMAR.get(name)
+        if maker is not None and "grammar" in allowed:
+            raise TypeError(f"unknown parameter {name!r}; pass grammar=Grammar.{maker}(...)")
         guess = _KNOWN_AS.get(name)
         near = [guess] if guess else difflib.get_close_matches(name, allowed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(allowed)}"

@@ -272,25 +272,37 @@ SETTINGS: tuple[Setting, ...] = (
     _once("grammar_file", "--grammar-file", PATH, STRUCTURE, "The same, always a file."),
     _once(
         "json_schema",
-        "--json-schema --schema",
+        "-j --json-schema --schema",
         SCHEMA,
         STRUCTURE,
-        "Only JSON of this schema: a file, or the schema itself (beginning with {).",
+        "Only JSON of this schema: a file, - for standard input, or the schema itself (beginning with {).",
     ),
+    _once("json_schema_file", "-jf --json-schema-file", PATH, STRUCTURE, "The same, always a file."),
     _once(
         "tools",
         "--tools",
-        PATH,
+        SCHEMA,
         STRUCTURE,
-        "Functions the model may call: a JSON list in the OpenAI format. Calls follow the text, one a line.",
+        "Functions the model may call, in the OpenAI format: a file, - for standard input, or the JSON list "
+        "itself. Calls follow the text, one a line.",
     ),
     _once(
         "tool_choice",
         "--tool-choice",
         STOP,
         STRUCTURE,
-        "auto, required (calls and no text), none, or the name of a function.",
+        "auto, required (calls and no text), none (the model does not see the tools), or the name of a "
+        "function.",
         default_text="auto",
+    ),
+    _once(
+        "parallel_tool_calls",
+        "--parallel-tool-calls",
+        BOOLEAN,
+        STRUCTURE,
+        "Allow several calls in one answer.",
+        default=True,
+        negative=("--no-parallel-tool-calls",),
     ),
     _kept(
         "schema_lenient",
@@ -307,6 +319,7 @@ SETTINGS: tuple[Setting, ...] = (
         STRUCTURE,
         "White space in JSON: none, or a space behind : and , and line breaks with an indent.",
         default="compact",
+        default_text="compact; flexible with --grammar-mode draft",
     ),
     _kept(
         "grammar_mode",

@@ -111,6 +111,8 @@ pub struct TokenGrammar {
     /// The place before any token and behind each.
     marks: Vec<Mark>,
     finished: bool,
+    /// The only token that may follow, until the position moves.
+    narrowed: Option<u32>,
 }
 
 impl TokenGrammar {
@@ -141,16 +143,35 @@ impl TokenGrammar {
         GrammarError::from_faults(faults)?;
         let matcher = Matcher::new(program).map_err(GrammarError::new)?;
         let (masks, marks, stop) = (MaskCache::new(), vec![matcher.mark()], stop.to_vec());
-        Ok(Self { vocabulary, matcher, masks, stop, specials, marks, finished: false })
+        Ok(Self { vocabulary, matcher, masks, stop, specials, marks, finished: false, narrowed: None })
     }
 
-    /// The tokens that may follow.
+    /// Lets only this token follow until the position moves; false, and nothing changed, when it may not follow.
+    ///
+    /// # Errors
+    /// A limit that was hit; the position is as it was.
+    pub fn narrow(&mut self, token: u32) -> Result<bool, EngineError> {
+        let len = self.len();
+        let accepted = self.accept(token)?;
+        if accepted {
+            self.rewind(len);
+            self.narrowed = Some(token);
+        }
+        Ok(accepted)
+    }
+
+    /// The tokens that may follow; only the one to which this place was narrowed, where it was.
     ///
     /// # Errors
     /// A limit that was hit; the position is as it was.
     pub fn mask(&mut self) -> Result<Arc<TokenMask>, EngineError> {
         if self.finished {
             return Ok(Arc::new(TokenMask::none(self.vocabulary.len())));
+        }
+        if let Some(token) = self.narrowed {
+            let mut only = TokenMask::none(self.vocabulary.len());
+            only.allow(token);
+            return Ok(Arc::new(only));
         }
         let mut mask = match self.matcher.mask(&self.vocabulary.trie, &mut self.masks) {
             Some(mask) => mask,
@@ -176,23 +197,44 @@ impl TokenGrammar {
     /// # Errors
     /// A limit that was hit; the position is as it was.
     pub fn accept(&mut self, token: u32) -> Result<bool, EngineError> {
-        if self.finished {
+        if self.finished || self.narrowed.is_some_and(|only| only != token) {
             return Ok(false);
         }
         if self.stop.contains(&token) {
             self.finished = self.matcher.can_end();
             if self.finished {
-                self.marks.push(self.matcher.mark());
+                self.moved();
             }
             return Ok(self.finished);
         }
         let named = self.specials.iter().filter(|(_, tokens)| tokens.allows(token));
         let named: Vec<SpecialId> = named.map(|(id, _)| *id).collect();
         if self.matcher.accept_token(self.vocabulary.text(token), &named) {
-            self.marks.push(self.matcher.mark());
+            self.moved();
             return Ok(true);
         }
         if self.matcher.fault().is_some() { Err(self.fault()) } else { Ok(false) }
+    }
+
+    /// Takes one byte as text, as if it were a token; false, and nothing changed, when it may not follow.
+    ///
+    /// # Errors
+    /// A limit that was hit; the position is as it was.
+    pub fn accept_byte(&mut self, byte: u8) -> Result<bool, EngineError> {
+        if self.finished || self.narrowed.is_some() {
+            return Ok(false);
+        }
+        if self.matcher.accept(byte) {
+            self.moved();
+            return Ok(true);
+        }
+        if self.matcher.fault().is_some() { Err(self.fault()) } else { Ok(false) }
+    }
+
+    /// Notes that a token was taken.
+    fn moved(&mut self) {
+        self.narrowed = None;
+        self.marks.push(self.matcher.mark());
     }
 
     /// The bytes that must follow, at most `limit`: while one byte, and nothing else, may come and the text cannot end.
@@ -238,6 +280,7 @@ impl TokenGrammar {
             self.marks.truncate(len + 1);
             self.matcher.rewind(mark);
             self.finished = false;
+            self.narrowed = None;
         }
     }
 

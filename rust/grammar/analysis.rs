@@ -21,15 +21,20 @@ pub(crate) fn mark_alive(program: &mut Program) -> Vec<bool> {
     ends
 }
 
+/// The fault of a rule that no text fits.
+pub(crate) fn endless(name: &str) -> Fault {
+    Fault::new(FaultCode::DeadEnd, format!("no text fits the rule `{name}`"))
+        .why("every way through it leads to itself again, or to a choice without members")
+        .fix("give the rule an alternative that can end")
+}
+
 /// Refuses rules from whose beginning no text leads to the end.
 pub(crate) fn refuse_endless(program: &Program, names: &[String], ends: &[bool]) -> Result<(), GrammarError> {
     let mut faults = Vec::new();
     let reachable = reachable_rules(program);
     for (rule, name) in names.iter().enumerate() {
         if reachable[rule] && !ends[rule] {
-            let what = format!("no text fits the rule `{name}`");
-            let why = "every way through it leads to itself again, or to a choice without members";
-            let fault = Fault::new(FaultCode::DeadEnd, what).why(why).fix("give the rule an alternative that can end");
+            let fault = endless(name);
             // The rules of a schema are named by where they come from.
             let pointer = name.starts_with('#').then(|| name.clone());
             faults.push(Fault { pointer, ..fault });

@@ -10,6 +10,7 @@ use crate::analysis::{mark_alive, mark_nullable, refuse_endless};
 use crate::bytes::ByteSet;
 use crate::error::{Fault, FaultCode, GrammarError};
 use crate::limits;
+use crate::matcher;
 use crate::program::{ByteClasses, Counter, Op, Pc, Program, Rule, RuleId, Special, SpecialId};
 use crate::utf8;
 
@@ -29,6 +30,9 @@ pub(crate) enum Node {
     Special(SpecialId),
 }
 
+/// Any text up to a mark: the mark, what stands behind it, whether the text may end before it.
+pub(crate) type FreeText = (Vec<u8>, NodeId, bool);
+
 struct RuleEntry {
     name: String,
     body: Option<NodeId>,
@@ -39,9 +43,17 @@ struct RuleEntry {
 pub struct Builder {
     nodes: Vec<Node>,
     depths: Vec<u16>,
+    /// Whether a node and all parts of it fit something, as is plain without a look at rules.
+    sound: Vec<bool>,
     rules: Vec<RuleEntry>,
     special_numbers: HashMap<Special, SpecialId>,
     classes: HashMap<Vec<(u32, u32)>, NodeId>,
+    /// Sets of one byte that were built already.
+    sets: HashMap<ByteSet, NodeId>,
+    /// The empty text, once it was built.
+    nothing: Option<NodeId>,
+    /// Free texts that were built already.
+    texts: HashMap<FreeText, NodeId>,
     /// The first limit that was hit; what is built afterwards does not matter.
     fault: Option<Fault>,
     /// Whether rules that fit nothing are left out instead of refused.
@@ -57,13 +69,14 @@ impl Builder {
 
     fn push(&mut self, node: Node, depth: u16) -> NodeId {
         if self.nodes.len() >= limits::INSTRUCTIONS.most {
-            self.fail(Fault::limit(limits::INSTRUCTIONS, self.nodes.len()));
+            self.fail(Fault::limit(limits::INSTRUCTIONS, self.nodes.len() + 1));
             return NodeId(0);
         }
         if usize::from(depth) > limits::DEPTH.most {
             self.fail(Fault::limit(limits::DEPTH, depth));
             return NodeId(0);
         }
+        self.sound.push(self.is_sound(&node));
         self.nodes.push(node);
         self.depths.push(depth);
         NodeId((self.nodes.len() - 1) as u32)
@@ -74,21 +87,52 @@ impl Builder {
         if self.nodes.is_empty() {
             self.nodes.push(Node::Empty);
             self.depths.push(0);
+            self.sound.push(true);
         }
     }
 
+    fn is_sound(&self, node: &Node) -> bool {
+        match node {
+            Node::Empty | Node::Special(_) => true,
+            Node::Bytes(set) => !set.is_empty(),
+            Node::Sequence(parts) | Node::Alternatives(parts) => parts.iter().all(|part| self.sound[part.0 as usize]),
+            Node::Repeat { body, .. } => self.sound[body.0 as usize],
+            Node::Rule(_) => false,
+        }
+    }
+
+    /// The limit that was hit, if one was: what is built afterwards does not matter.
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// How many expressions an expression lies above.
+    pub(crate) fn depth(&self, node: NodeId) -> u16 {
+        self.depths[node.0 as usize]
+    }
+
     fn deepest(&self, parts: &[NodeId]) -> u16 {
-        parts.iter().map(|part| self.depths[part.0 as usize]).max().unwrap_or(0).saturating_add(1)
+        parts.iter().map(|part| self.depth(*part)).max().unwrap_or(0).saturating_add(1)
     }
 
     /// The empty text.
     pub fn empty(&mut self) -> NodeId {
-        self.push(Node::Empty, 0)
+        if let Some(known) = self.nothing {
+            return known;
+        }
+        let node = self.push(Node::Empty, 0);
+        self.nothing = Some(node);
+        node
     }
 
     /// One byte of a set; the empty set fits nothing.
     pub fn bytes(&mut self, set: ByteSet) -> NodeId {
-        self.push(Node::Bytes(set), 0)
+        if let Some(known) = self.sets.get(&set) {
+            return *known;
+        }
+        let node = self.push(Node::Bytes(set), 0);
+        self.sets.insert(set, node);
+        node
     }
 
     /// These bytes.
@@ -180,7 +224,7 @@ impl Builder {
     /// A rule that is defined later.
     pub fn declare(&mut self, name: &str) -> RuleId {
         if self.rules.len() >= limits::RULES.most {
-            self.fail(Fault::limit(limits::RULES, self.rules.len()));
+            self.fail(Fault::limit(limits::RULES, self.rules.len() + 1));
             return RuleId(0);
         }
         self.rules.push(RuleEntry { name: name.to_owned(), body: None });
@@ -197,6 +241,16 @@ impl Builder {
     /// A reference to a rule.
     pub fn rule(&mut self, rule: RuleId) -> NodeId {
         self.push(Node::Rule(rule), 0)
+    }
+
+    /// A free text that was built already.
+    pub(crate) fn known_text(&self, text: &FreeText) -> Option<NodeId> {
+        self.texts.get(text).copied()
+    }
+
+    /// Keeps a free text, which is built once.
+    pub(crate) fn keep_text(&mut self, text: FreeText, node: NodeId) {
+        self.texts.insert(text, node);
     }
 
     /// One special token.
@@ -224,33 +278,52 @@ impl Builder {
     }
 
     /// The expressions below `node`, itself included, that no text fits.
+    pub(crate) fn unfit(&self, node: NodeId) -> HashSet<NodeId> {
+        self.unfit_below(vec![node], false)
+    }
+
+    /// The rules that no text fits, in the order of their declaration. Rules without a body are thought to fit something:
+    /// what is wrong with them is another fault.
+    pub(crate) fn endless(&self) -> Vec<RuleId> {
+        if self.fault.is_some() {
+            // What was built is not what was meant.
+            return Vec::new();
+        }
+        let mut bodies: Vec<NodeId> = self.rules.iter().filter_map(|rule| rule.body).collect();
+        bodies.sort_unstable();
+        bodies.dedup();
+        let unfit = self.unfit_below(bodies, true);
+        let endless = |rule: &RuleId| self.body(*rule).is_some_and(|body| unfit.contains(&body));
+        (0..self.rules.len() as u32).map(RuleId).filter(endless).collect()
+    }
+
+    /// The expressions below `order`, themselves included, that no text fits. Rules without a body fit something if
+    /// `open_rules`.
     ///
     /// Works backwards from what fits at once: a sequence fits when all of its parts do, alternatives when one does.
-    pub(crate) fn unfit(&self, node: NodeId) -> HashSet<NodeId> {
-        const UNKNOWN: usize = usize::MAX;
-        let mut order = vec![node];
-        // Where an expression stands in the order.
-        let mut places = vec![UNKNOWN; self.nodes.len()];
-        places[node.0 as usize] = 0;
-        let mut parents: Vec<Vec<usize>> = vec![Vec::new()];
+    fn unfit_below(&self, mut order: Vec<NodeId>, open_rules: bool) -> HashSet<NodeId> {
+        // Where an expression stands in the order. It costs what lies below, however much else was built.
+        let mut places: HashMap<NodeId, usize> = order.iter().enumerate().map(|(at, node)| (*node, at)).collect();
+        let mut parents: Vec<Vec<usize>> = vec![Vec::new(); order.len()];
         // How many parts must still be found to fit.
         let mut missing: Vec<usize> = Vec::new();
         let mut open = Vec::new();
         while missing.len() < order.len() {
             let at = missing.len();
-            let (parts, needed) = self.needs(order[at]);
+            let sound = self.sound[order[at].0 as usize];
+            let (parts, needed) = if sound { (&[][..], 0) } else { self.needs(order[at]) };
+            let needed = if open_rules && parts.is_empty() && self.is_open(order[at]) { 0 } else { needed };
             missing.push(needed);
             if needed == 0 {
                 open.push(at);
             }
-            for part in parts {
-                let place = &mut places[part.0 as usize];
-                if *place == UNKNOWN {
-                    *place = order.len();
+            for part in parts.iter().copied() {
+                let place = *places.entry(part).or_insert_with(|| {
                     order.push(part);
                     parents.push(Vec::new());
-                }
-                parents[*place].push(at);
+                    order.len() - 1
+                });
+                parents[place].push(at);
             }
         }
         while let Some(at) = open.pop() {
@@ -289,21 +362,27 @@ impl Builder {
     }
 
     /// The parts of an expression, and how many of them must fit something so that it does.
-    fn needs(&self, node: NodeId) -> (Vec<NodeId>, usize) {
+    fn needs(&self, node: NodeId) -> (&[NodeId], usize) {
         match &self.nodes[node.0 as usize] {
-            Node::Empty | Node::Special(_) => (Vec::new(), 0),
-            Node::Bytes(set) => (Vec::new(), usize::from(set.is_empty())),
-            Node::Sequence(parts) => (parts.clone(), parts.len()),
-            Node::Alternatives(parts) => (parts.clone(), 1),
-            Node::Repeat { body, least, .. } => (vec![*body], usize::from(*least > 0)),
-            Node::Rule(rule) => (self.body(*rule).into_iter().collect(), 1),
+            Node::Empty | Node::Special(_) => (&[], 0),
+            Node::Bytes(set) => (&[], usize::from(set.is_empty())),
+            Node::Sequence(parts) => (parts, parts.len()),
+            Node::Alternatives(parts) => (parts, 1),
+            Node::Repeat { body, least, .. } => (std::slice::from_ref(body), usize::from(*least > 0)),
+            Node::Rule(rule) => (self.rules.get(rule.0 as usize).map_or(&[], |entry| entry.body.as_slice()), 1),
         }
+    }
+
+    /// Whether an expression is a rule without a body.
+    fn is_open(&self, node: NodeId) -> bool {
+        matches!(&self.nodes[node.0 as usize], Node::Rule(rule) if self.body(*rule).is_none())
     }
 
     /// The program that starts with `start`.
     ///
     /// # Errors
-    /// A limit that was hit, rules without a body, rules that can never end.
+    /// A limit that was hit, rules without a body, rules that can never end, a beginning with more readings than can be
+    /// followed.
     pub fn finish(self, start: RuleId) -> Result<Program, GrammarError> {
         if let Some(fault) = self.fault {
             return Err(fault.into());
@@ -327,6 +406,7 @@ impl Builder {
         if !(self.prunes && ends[start.0 as usize]) {
             refuse_endless(&program, &names, &ends)?;
         }
+        matcher::can_begin(&program)?;
         Ok(program)
     }
 }
@@ -341,6 +421,8 @@ struct Lowering<'a> {
     counters: Vec<Counter>,
     sets: Vec<ByteSet>,
     set_numbers: HashMap<ByteSet, u32>,
+    /// The number of a set by its node, which is looked up faster than the set.
+    node_sets: Vec<Option<u32>>,
     /// Hidden rules by what they repeat: the same repetition is lowered once.
     repeats: HashMap<(NodeId, u32, Option<u32>), RuleId>,
     /// Hidden rules whose bodies are still to be lowered.
@@ -360,6 +442,7 @@ impl<'a> Lowering<'a> {
             counters: Vec::new(),
             sets: Vec::new(),
             set_numbers: HashMap::new(),
+            node_sets: vec![None; builder.nodes.len()],
             repeats: HashMap::new(),
             open: Vec::new(),
             current: RuleId(0),
@@ -421,7 +504,9 @@ impl<'a> Lowering<'a> {
         match &self.builder.nodes[node.0 as usize] {
             Node::Empty => next,
             Node::Bytes(bytes) => {
-                let set = self.set(*bytes);
+                let known = self.node_sets[node.0 as usize];
+                let set = known.unwrap_or_else(|| self.set(*bytes));
+                self.node_sets[node.0 as usize] = Some(set);
                 self.op(Op::Bytes { set, next })
             }
             Node::Sequence(parts) => parts.iter().rev().fold(next, |next, part| self.lower(*part, next)),

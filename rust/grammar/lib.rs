@@ -21,6 +21,7 @@ mod text;
 pub mod tools;
 mod trie;
 mod utf8;
+mod words;
 
 pub use builder::{Builder, NodeId};
 pub use bytes::ByteSet;

@@ -7,6 +7,8 @@
 //! Must hold: every rule can end (a rule that cannot is refused when the program is made), so a state that is alive can
 //! always be completed.
 
+use std::fmt;
+
 use crate::bytes::ByteSet;
 
 /// Position of an instruction.
@@ -95,6 +97,17 @@ impl Special {
             Self::Text(name) => name == text,
             Self::Id(number) => *number == id,
             Self::Not(other) => !other.admits(id, text),
+        }
+    }
+}
+
+impl fmt::Display for Special {
+    /// The token as GBNF writes it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(name) => formatter.write_str(name),
+            Self::Id(number) => write!(formatter, "<[{number}]>"),
+            Self::Not(other) => write!(formatter, "!{other}"),
         }
     }
 }

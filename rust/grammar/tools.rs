@@ -5,8 +5,10 @@
 //! is written bare, any other value as JSON. Arguments come in the order of their definition, required ones always.
 //!
 //! Refuses tools without a name or a schema of type object, and what their schemas ask for and cannot be enforced. Must hold:
-//! what is read back from a call is a value of the schema, where a bare text ends at the first closing mark and JSON where
-//! it ends: a text within it may hold marks.
+//! what [`Calls`] reads back from a call is a value of the schema. Where a string may stand the first closing mark is the
+//! end, so that JSON in its place holds none; other JSON ends where it ends, and a text within it may hold marks.
+
+use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
@@ -14,12 +16,19 @@ use crate::builder::{Builder, NodeId};
 use crate::error::{Fault, FaultCode, GrammarError, shown};
 use crate::gbnf;
 use crate::program::RuleId;
-use crate::schema::{self, CompiledSchema, Compiler, Note, SchemaOptions, Types};
+use crate::schema::{self, CompiledSchema, Compiler, Note, SchemaOptions, Types, Weight};
 use crate::text::until;
+
+mod calls;
+
+pub use calls::{Call, Calls};
 
 /// What opens a call.
 pub const OPENS: &str = "<tool_call>";
-const CLOSES: &[u8] = b"</tool_call>";
+const CLOSES: &str = "</tool_call>";
+const KEY_OPENS: &str = "<arg_key>";
+const KEY_CLOSES: &str = "</arg_key>";
+const VALUE_OPENS: &str = "<arg_value>";
 const VALUE_CLOSES: &str = "</arg_value>";
 
 /// The white space of a model's calls; `None` allows a line break or nothing.
@@ -90,21 +99,23 @@ fn build(text: &str, options: &ToolOptions, notes: &mut Vec<Note>) -> Result<(Bu
     let tools =
         document.as_array().filter(|tools| !tools.is_empty()).ok_or_else(|| malformed("#", "a list of tools"))?;
     let mut builder = Builder::new();
-    let (mut faults, mut names) = (Vec::new(), Vec::new());
+    let (mut faults, mut names, mut bodies) = (Vec::new(), HashSet::new(), Vec::new());
     for (index, tool) in tools.iter().enumerate() {
         let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
-        if name.is_empty() || name.contains(['<', '\n']) || names.iter().any(|(known, _)| *known == name) {
+        if name.is_empty() || name.contains(['<', '\n']) || !names.insert(name) {
             faults.push(malformed(&format!("#/{index}/name"), "a name of its own, without `<`"));
             continue;
         }
         let none = Value::Object(Map::new());
         let parameters = tool.get("parameters").filter(|parameters| !parameters.is_null()).unwrap_or(&none);
-        let mut call = Call { name, builder: &mut builder, options, notes, faults: &mut faults };
+        let mut call = Written { name, builder: &mut builder, options, notes, faults: &mut faults };
         let node = call.build(parameters);
-        names.push((name, node));
+        bodies.extend(node);
+        if let Some(fault) = builder.fault() {
+            return Err(fault.clone().into());
+        }
     }
     GrammarError::from_faults(faults)?;
-    let bodies = names.into_iter().filter_map(|(_, node)| node).collect();
     let root = assemble(&mut builder, bodies, options);
     Ok((builder, root))
 }
@@ -143,7 +154,7 @@ fn malformed(pointer: &str, expected: &str) -> Fault {
 }
 
 /// One tool while its call is built.
-struct Call<'t, 'b> {
+struct Written<'t, 'b> {
     name: &'t str,
     builder: &'b mut Builder,
     options: &'t ToolOptions,
@@ -151,7 +162,7 @@ struct Call<'t, 'b> {
     faults: &'b mut Vec<Fault>,
 }
 
-impl Call<'_, '_> {
+impl Written<'_, '_> {
     /// The name, the arguments and the end; `None` when something is wrong.
     fn build(&mut self, parameters: &Value) -> Option<NodeId> {
         let before = self.faults.len();
@@ -169,17 +180,17 @@ impl Call<'_, '_> {
         }
         let framing = &self.options.framing;
         let before_close = gap(self.builder, framing.before_close.as_deref());
-        let closes = self.builder.literal(CLOSES);
+        let closes = self.builder.literal(CLOSES.as_bytes());
         let mut rest = self.builder.sequence(vec![before_close, closes]);
         // From the last argument to the first, so that each is followed by those behind it.
         for (property, value) in arguments.into_iter().rev() {
             let Some(value) = value else { continue };
             let before_key = gap(self.builder, framing.before_key.as_deref());
-            let key = self.builder.literal(format!("<arg_key>{property}</arg_key>").as_bytes());
+            let key = self.builder.literal(format!("{KEY_OPENS}{property}{KEY_CLOSES}").as_bytes());
             let before_value = gap(self.builder, framing.before_value.as_deref());
-            let opens = self.builder.literal(b"<arg_value>");
+            let opens = self.builder.literal(VALUE_OPENS.as_bytes());
             let given = self.builder.sequence(vec![before_key, key, before_value, opens, value, rest]);
-            let is_required = required.contains(&property);
+            let is_required = required.contains(property);
             let body = if is_required { given } else { self.builder.alternatives(vec![given, rest]) };
             let rule = self.builder.declare("arguments");
             self.builder.define(rule, body);
@@ -196,20 +207,17 @@ impl Call<'_, '_> {
         let kinds = compiler.kinds(&pointer);
         let types = kinds.map_or(Types::NONE, |kinds| kinds.types);
         let bare = if types.meets(Types::STRING) { compiler.bare(&pointer, VALUE_CLOSES) } else { None };
-        let others = types.without(Types::STRING);
-        let json = if others.is_empty() { None } else { compiler.build_only(&pointer, others) };
+        let json = json_of(&mut compiler, &pointer, types);
         match compiler.finish() {
             Ok(notes) => self.notes.extend(
-                notes
-                    .into_iter()
-                    .map(|note| Note { pointer: shown(&format!("{}{}", self.name, note.pointer)), ..note }),
+                notes.into_iter().map(|note| Note { pointer: shown(&place_of(self.name, &note.pointer)), ..note }),
             ),
             Err(error) => {
                 let own = error.faults().iter().cloned();
                 let name = self.name;
                 self.faults.extend(own.map(|fault| {
                     let place = fault.pointer.as_deref().unwrap_or(&pointer);
-                    Fault { pointer: Some(format!("{name}{place}")), ..fault }
+                    Fault { pointer: Some(place_of(name, place)), ..fault }
                 }));
                 return None;
             }
@@ -241,10 +249,12 @@ impl Call<'_, '_> {
             let place = schema::below("#", keyword);
             if self.options.schema.lenient {
                 let text = format!("`{keyword}` is ignored: it is not followed for the arguments of a call");
-                self.notes.push(Note { pointer: shown(&format!("{}{place}", self.name)), text: shown(&text) });
+                let pointer = shown(&place_of(self.name, &place));
+                self.notes.push(Note { pointer, text: shown(&text), weight: Weight::Ignored });
             } else {
                 let what = format!("`{keyword}` is not supported for the arguments of a call");
-                self.fault(&place, FaultCode::Unsupported, &what);
+                let pointer = Some(place_of(self.name, &place));
+                self.faults.push(Fault { pointer, ..Fault::new(FaultCode::Unsupported, what).fix(schema::IGNORE) });
             }
         }
         for property in map.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
@@ -256,24 +266,38 @@ impl Call<'_, '_> {
     }
 
     /// The required properties, all of which must be there.
-    fn required<'p>(&mut self, parameters: &'p Value, properties: &Map<String, Value>) -> Vec<&'p str> {
-        let Some(listed) = parameters.get("required") else { return Vec::new() };
+    fn required<'p>(&mut self, parameters: &'p Value, properties: &Map<String, Value>) -> HashSet<&'p str> {
+        let Some(listed) = parameters.get("required") else { return HashSet::new() };
         let names: Option<Vec<&str>> = listed.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
         let Some(names) = names else {
             self.fault("#/required", FaultCode::Syntax, "`required` must be a list of names");
-            return Vec::new();
+            return HashSet::new();
         };
         for name in names.iter().filter(|name| !properties.contains_key(**name)) {
             let what = format!("`{name}` is required, and no property of this name is defined");
             self.fault("#/required", FaultCode::Syntax, &what);
         }
-        names
+        names.into_iter().collect()
     }
 
     fn fault(&mut self, pointer: &str, code: FaultCode, what: &str) {
         let fault = Fault::new(code, what);
-        self.faults.push(Fault { pointer: Some(format!("{}{pointer}", self.name)), ..fault });
+        self.faults.push(Fault { pointer: Some(place_of(self.name, pointer)), ..fault });
     }
+}
+
+/// The JSON of an argument of these types, strings aside; where one may stand, nothing in the JSON closes the argument.
+fn json_of(compiler: &mut Compiler<'_, '_>, pointer: &str, types: Types) -> Option<NodeId> {
+    let others = types.without(Types::STRING);
+    if types.meets(Types::STRING) {
+        compiler.avoid(VALUE_CLOSES);
+    }
+    if others.is_empty() { None } else { compiler.build_only(pointer, others) }
+}
+
+/// A place in the parameters of a function.
+fn place_of(function: &str, pointer: &str) -> String {
+    format!("{function}: {pointer}")
 }
 
 #[cfg(test)]
@@ -363,7 +387,47 @@ mod tests {
             "minProperties": 1}}]"#;
         let error = compile(text, &ToolOptions::default()).unwrap_err();
         let places: Vec<_> = error.faults().iter().filter_map(|fault| fault.pointer.as_deref()).collect();
-        assert_eq!(places, ["a#/minProperties", "a#/required", "a#/properties/x/not"]);
+        assert_eq!(places, ["a: #/minProperties", "a: #/required", "a: #/properties/x/not"]);
         assert!(compile("[]", &ToolOptions::default()).is_err() && compile("{}", &ToolOptions::default()).is_err());
+    }
+
+    /// So many functions with these arguments.
+    fn functions(count: usize, properties: &str) -> String {
+        let one = |at| format!(r#"{{"name": "f{at}", "parameters": {{"properties": {{{properties}}}}}}}"#);
+        format!("[{}]", (0..count).map(one).collect::<Vec<String>>().join(","))
+    }
+
+    #[test]
+    fn texts_of_many_tools_share_their_rules() {
+        let options = ToolOptions { free: true, ..ToolOptions::default() };
+        let size = |count| {
+            let compiled = compile(&functions(count, r#""a": {"type": "string"}, "b": {"type": "integer"}"#), &options);
+            compiled.unwrap().program.ops.len()
+        };
+        let (some, more) = (size(100), size(200));
+        assert!(more - some < 100 * 250, "{some} {more}");
+        let text = functions(4000, r#""a": {"type": "string"}"#);
+        let call = "<tool_call>f3999<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>";
+        assert!(accepts(&text, &options, call));
+        let twice = functions(1, "").replace(']', r#", {"name": "f0"}]"#);
+        assert_eq!(compile(&twice, &options).unwrap_err().faults()[0].pointer.as_deref(), Some("#/1/name"));
+    }
+
+    #[test]
+    fn a_limit_is_said_alone_and_with_a_larger_number() {
+        let arguments: Vec<String> = (0..100).map(|at| format!(r#""a{at}": {{"enum": ["{at}"]}}"#)).collect();
+        let error = compile(&functions(1500, &arguments.join(",")), &ToolOptions::default()).unwrap_err();
+        let [fault] = error.faults() else { panic!("{error}") };
+        assert!(fault.what.ends_with(" rules") && fault.pointer.is_none(), "{fault:?}");
+        assert_eq!((fault.code, fault.what.as_str()), (FaultCode::TooComplex, "too complex: 100001 rules"));
+    }
+
+    #[test]
+    fn what_is_ignored_is_noted_as_such() {
+        let text = r#"[{"name": "a", "parameters": {"properties": {"x": {"type": "string", "not": {}}}, "minProperties": 1}}]"#;
+        let schema = SchemaOptions { lenient: true, ..SchemaOptions::default() };
+        let notes = compile(text, &ToolOptions { schema, ..ToolOptions::default() }).unwrap().notes;
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes.iter().all(|note| note.weight == Weight::Ignored && note.pointer.starts_with('a')));
     }
 }

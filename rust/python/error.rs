@@ -3,13 +3,49 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use colibri_engine::EngineError;
+use colibri_grammar::Fault;
 use colibri_store::StoreError;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 
-create_exception!(colibri._native, NativeError, PyException, "An error of the core: code, message, why, fix.");
+create_exception!(
+    colibri._native,
+    NativeError,
+    PyException,
+    "An error of the core: code, message, why, fix; of a grammar also every fault."
+);
+
+/// One fault of a grammar as a dictionary.
+#[derive(IntoPyObject)]
+pub(crate) struct FaultParts {
+    code: &'static str,
+    message: String,
+    why: Option<String>,
+    fix: Option<String>,
+    line: Option<usize>,
+    column: Option<usize>,
+    /// The line itself.
+    text: Option<String>,
+    pointer: Option<String>,
+}
+
+impl From<&Fault> for FaultParts {
+    fn from(fault: &Fault) -> Self {
+        let place = fault.place.as_deref();
+        Self {
+            code: fault.code.slug(),
+            message: fault.what.clone(),
+            why: fault.why.clone(),
+            fix: fault.fix.clone(),
+            line: place.map(|place| place.line),
+            column: place.map(|place| place.column),
+            text: place.map(|place| place.text.clone()),
+            pointer: fault.pointer.clone(),
+        }
+    }
+}
 
 /// An error with its four parts.
 pub(crate) fn native(code: &str, message: String, why: Option<String>, fix: Option<String>) -> PyErr {
@@ -18,7 +54,13 @@ pub(crate) fn native(code: &str, message: String, why: Option<String>, fix: Opti
 
 /// The Python form of an engine's error.
 pub(crate) fn from_engine(error: &EngineError) -> PyErr {
-    native(error.code(), error.to_string(), error.why(), error.fix())
+    match error {
+        EngineError::Grammar(faulty) => {
+            let faults: Vec<FaultParts> = faulty.faults().iter().map(FaultParts::from).collect();
+            NativeError::new_err((error.code().to_owned(), error.to_string(), error.why(), error.fix(), faults))
+        }
+        _ => native(error.code(), error.to_string(), error.why(), error.fix()),
+    }
 }
 
 /// The Python form of a store's error.

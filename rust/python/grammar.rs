@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use colibri_engine::{EngineError, TokenGrammar, Vocabulary as EngineVocabulary};
-use colibri_grammar::schema::{self, CompiledSchema, SchemaOptions, Whitespace};
+use colibri_grammar::schema::{self, CompiledSchema, Note, SchemaOptions, Whitespace};
 use colibri_grammar::tools::{self, Framing, ToolOptions};
-use colibri_grammar::{ByteSet, Constraint, Fault, GrammarError, Matcher, Program, TokenMask, gbnf, regex};
+use colibri_grammar::{ByteSet, Constraint, Fault, GrammarError, Matcher, Program, SpecialId, TokenMask, gbnf, regex};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::error::{detached, invalid};
+use crate::error::{FaultParts, detached, invalid};
+use crate::watch::Signals;
 
 /// A compiled language over bytes.
 #[pyclass(frozen, module = "colibri._native")]
 pub(crate) struct Grammar {
     program: Arc<Program>,
     source: Source,
-    /// JSON pointer and text.
-    notes: Vec<(String, String)>,
+    notes: Vec<Note>,
 }
 
 /// What a grammar was compiled from.
@@ -33,8 +33,7 @@ enum Source {
 
 impl Grammar {
     fn of(compiled: CompiledSchema, source: Source) -> Self {
-        let notes = compiled.notes.into_iter().map(|note| (note.pointer, note.text)).collect();
-        Self { program: Arc::new(compiled.program), source, notes }
+        Self { program: Arc::new(compiled.program), source, notes: compiled.notes }
     }
 
     /// Walks as far into a text as the language goes, then asks something of the place if that is its end.
@@ -42,16 +41,25 @@ impl Grammar {
         &self,
         py: Python<'_>,
         text: &[u8],
-        ask: impl FnOnce(&mut Matcher) -> T + Send + pyo3::marker::Ungil,
+        ask: impl FnOnce(&mut Matcher, &mut Signals) -> PyResult<T> + Send + pyo3::marker::Ungil,
     ) -> PyResult<(usize, Option<T>)> {
-        detached(py, || {
+        let walked = detached(py, || {
             let mut matcher = Matcher::new(Arc::clone(&self.program)).map_err(GrammarError::new)?;
-            let taken = text.iter().take_while(|byte| matcher.accept(**byte)).count();
+            // A byte of an ambiguous grammar may take long.
+            let (mut signals, mut taken) = (Signals::new(), 0);
+            while taken < text.len() && matcher.accept(text[taken]) {
+                taken += 1;
+                if let Err(raised) = signals.check() {
+                    return Ok(Err(raised));
+                }
+            }
             if let Some(fault) = matcher.fault() {
                 return Err(EngineError::Grammar(fault.clone().into()));
             }
-            Ok((taken, (taken == text.len()).then(|| ask(&mut matcher))))
-        })
+            let answer = (taken == text.len()).then(|| ask(&mut matcher, &mut signals)).transpose();
+            Ok(answer.map(|answer| (taken, answer)))
+        });
+        walked?
     }
 }
 
@@ -119,14 +127,14 @@ impl Grammar {
         })
     }
 
-    /// What the author of a schema should know: JSON pointer and text.
-    fn notes(&self) -> Vec<(String, String)> {
-        self.notes.clone()
+    /// What the author of a schema should know: JSON pointer, text, and its weight: `usual`, `remark` or `ignored`.
+    fn notes(&self) -> Vec<(&str, &str, &'static str)> {
+        self.notes.iter().map(|note| (note.pointer.as_str(), note.text.as_str(), note.weight.slug())).collect()
     }
 
     /// How many of the bytes, from the first on, are the beginning of a text of the language.
     fn matched(&self, py: Python<'_>, text: &[u8]) -> PyResult<usize> {
-        self.at_end_of(py, text, |_| ()).map(|(taken, _)| taken)
+        self.at_end_of(py, text, |_, _| Ok(())).map(|(taken, _)| taken)
     }
 
     /// Whether the bytes are a text of the language.
@@ -136,20 +144,70 @@ impl Grammar {
 
     /// The same as `accepts`, said of a prefix.
     fn can_end(&self, py: Python<'_>, prefix: &[u8]) -> PyResult<bool> {
-        self.at_end_of(py, prefix, |matcher| matcher.can_end()).map(|(_, end)| end == Some(true))
+        self.at_end_of(py, prefix, |matcher, _| Ok(matcher.can_end())).map(|(_, end)| end == Some(true))
     }
 
     /// The bytes that may follow, in rising order; none when the prefix does not fit.
     fn allowed<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let (_, allowed) = self.at_end_of(py, prefix, |matcher| matcher.allowed())?;
+        let (_, allowed) = self.at_end_of(py, prefix, |matcher, _| Ok(matcher.allowed()))?;
         Ok(bytes(py, &allowed.unwrap_or_default()))
+    }
+
+    /// The special tokens of which one may follow, as the grammar names them; none when the prefix does not fit.
+    fn specials(&self, py: Python<'_>, prefix: &[u8]) -> PyResult<Vec<String>> {
+        let (_, specials) = self.at_end_of(py, prefix, |matcher, _| {
+            let allowed: Vec<SpecialId> = matcher.allowed_specials().collect();
+            let named = matcher.program().special_ids().filter(|(id, _)| allowed.contains(id));
+            Ok(named.map(|(_, special)| special.to_string()).collect::<Vec<String>>())
+        })?;
+        Ok(specials.unwrap_or_default())
     }
 
     /// The bytes that must follow, at most `limit`; none when the prefix does not fit.
     #[pyo3(signature = (prefix, limit=65536))]
     fn forced<'py>(&self, py: Python<'py>, prefix: &[u8], limit: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let (_, forced) = self.at_end_of(py, prefix, |matcher| matcher.forced(limit))?;
+        let (_, forced) = self.at_end_of(py, prefix, |matcher, signals| forced(matcher, limit, signals))?;
         Ok(PyBytes::new(py, &forced.unwrap_or_default()))
+    }
+}
+
+/// Functions whose calls are read out of texts.
+#[pyclass(frozen, module = "colibri._native")]
+pub(crate) struct Calls {
+    calls: tools::Calls,
+}
+
+#[pymethods]
+impl Calls {
+    /// Functions by their names, and the JSON texts of their parameters.
+    #[new]
+    fn new(py: Python<'_>, functions: Vec<(String, String)>) -> PyResult<Self> {
+        let pairs = || functions.iter().map(|(name, parameters)| (name.as_str(), parameters.as_str()));
+        Ok(Self { calls: detached(py, || Ok(tools::Calls::new(pairs())))? })
+    }
+
+    /// The calls that a text begins with, each with its name and the JSON text of its arguments, and what follows them.
+    fn read(&self, py: Python<'_>, text: &str) -> PyResult<(Vec<(String, String)>, String)> {
+        detached(py, || {
+            let (calls, rest) = self.calls.read(text);
+            Ok((calls.into_iter().map(|call| (call.name, call.arguments)).collect(), rest.to_owned()))
+        })
+    }
+}
+
+/// The bytes that must follow, at most `limit`, found in pieces between which signals are looked for.
+fn forced(matcher: &mut Matcher, limit: usize, signals: &mut Signals) -> PyResult<Vec<u8>> {
+    const PIECE: usize = 64;
+    let mut bytes = Vec::new();
+    loop {
+        let size = PIECE.min(limit - bytes.len());
+        let piece = matcher.forced(size);
+        bytes.extend_from_slice(&piece);
+        let whole = piece.len() == size && piece.iter().all(|byte| matcher.accept(*byte));
+        if size == 0 || !whole {
+            return Ok(bytes);
+        }
+        signals.check()?;
     }
 }
 
@@ -212,6 +270,11 @@ impl GrammarState {
         Ok(PyArray1::from_vec(py, mask))
     }
 
+    /// Lets only this token follow until the position moves; False, and nothing changed, when it may not follow.
+    fn narrow(&self, py: Python<'_>, token: u32) -> PyResult<bool> {
+        detached(py, || self.lock().narrow(token))
+    }
+
     /// How many tokens may follow, and the only one where it is one.
     fn mask_counts(&self, py: Python<'_>) -> PyResult<(usize, Option<u32>)> {
         detached(py, || {
@@ -235,6 +298,25 @@ impl GrammarState {
     /// Takes a token; False, and nothing changed, when it may not follow.
     fn accept(&self, py: Python<'_>, token: u32) -> PyResult<bool> {
         detached(py, || self.lock().accept(token))
+    }
+
+    /// Takes bytes as text, whatever tokens they spell, each as if it were a token; False, and nothing changed, when they
+    /// may not follow.
+    fn accept_text(&self, py: Python<'_>, text: &[u8]) -> PyResult<bool> {
+        let accepted = detached(py, || {
+            let (mut state, mut signals) = (self.lock(), Signals::new());
+            let length = state.len();
+            for byte in text {
+                let outcome = state.accept_byte(*byte);
+                let raised = signals.check().err();
+                if raised.is_some() || !matches!(outcome, Ok(true)) {
+                    state.rewind(length);
+                    return raised.map_or(outcome.map(Ok), |raised| Ok(Err(raised)));
+                }
+            }
+            Ok(Ok(true))
+        });
+        accepted?
     }
 
     /// The bytes that must follow, at most `limit`; none where the text can end.
@@ -297,19 +379,24 @@ pub(crate) fn check_json_schema<'py>(
     faults(py, outcome.as_ref())
 }
 
+/// Every fault of a list of tools.
+#[pyfunction]
+#[pyo3(signature = (text, lenient=false, whitespace="compact"))]
+pub(crate) fn check_tools<'py>(
+    py: Python<'py>,
+    text: &str,
+    lenient: bool,
+    whitespace: &str,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let options = ToolOptions { schema: schema_options(lenient, whitespace)?, ..ToolOptions::default() };
+    let outcome = detached(py, || Ok(tools::compile(text, &options).err()))?;
+    faults(py, outcome.as_ref())
+}
+
 /// The parts of every fault.
 fn faults<'py>(py: Python<'py>, error: Option<&GrammarError>) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let one = |fault: &Fault| {
-        let place = fault.place.as_ref();
-        let parts = PyDict::new(py);
-        parts.set_item("code", fault.code.slug())?;
-        parts.set_item("message", &fault.what)?;
-        parts.set_item("why", &fault.why)?;
-        parts.set_item("fix", &fault.fix)?;
-        parts.set_item("line", place.map(|place| place.line))?;
-        parts.set_item("column", place.map(|place| place.column))?;
-        parts.set_item("text", place.map(|place| &place.text))?;
-        parts.set_item("pointer", &fault.pointer)?;
+        let parts = FaultParts::from(fault).into_pyobject(py)?;
         parts.set_item("shown", fault.report())?;
         Ok(parts)
     };

@@ -13,6 +13,30 @@ use crate::error::{detached, invalid};
 /// The interpreter is asked for signals, and told about progress, at most this often.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Hands on the interpreter's signals while work that tells nothing runs without its lock.
+pub(crate) struct Signals {
+    asked: Instant,
+}
+
+impl Signals {
+    /// For work that begins now.
+    pub(crate) fn new() -> Self {
+        Self { asked: Instant::now() }
+    }
+
+    /// Asks the interpreter if it is time to. Called often, and without the interpreter lock.
+    ///
+    /// # Errors
+    /// What a signal handler raised; only the interpreter's main thread runs handlers.
+    pub(crate) fn check(&mut self) -> PyResult<()> {
+        if self.asked.elapsed() < INTERVAL {
+            return Ok(());
+        }
+        self.asked = Instant::now();
+        Python::attach(|py| py.check_signals())
+    }
+}
+
 /// Stops running work from any thread or signal handler.
 #[pyclass(frozen, module = "colibri._native")]
 pub(crate) struct CancelToken {

@@ -59,7 +59,7 @@ fn message(code: &str, slugs: &[&str], lines: [Option<String>; 3], folders: &[&P
 }
 
 /// A text that is shown: bounded, and without characters that move a cursor or reorder a line.
-fn shown(text: &str) {
+pub(crate) fn shown(text: &str) {
     assert!(text.len() <= LONGEST, "a message of {} bytes: {text:.200}", text.len());
     let drives = |letter: char| {
         letter.is_control()

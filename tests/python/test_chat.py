@@ -10,10 +10,19 @@ from typing import Any
 import colibri
 import numpy as np
 import pytest
+from colibri import Grammar
 from colibri.request import GenerationOptions
 
 PROMPT = "Write a story about a fox."
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather for a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 
 
 # Conversations.
@@ -74,6 +83,52 @@ def test_an_answer_cut_by_its_limit_can_be_continued(session: colibri.Session) -
     assert session.messages[-1]["content"] == whole.text
 
 
+def test_a_continued_answer_keeps_its_grammar(session: colibri.Session) -> None:
+    digits = Grammar.from_gbnf("root ::= [0-9]{30}")
+    session.chat("Hello", grammar=digits, max_tokens=4, temperature=0)
+    again = session.resume(max_tokens=4, temperature=0).finish()
+    assert again.complete is False
+    last = session.resume(temperature=0).finish()
+    assert last.complete is True
+    whole = session.messages[-1]["content"]
+    assert len(whole) == 30
+    assert whole.isdecimal()
+    with pytest.raises(colibri.InvalidValue, match="nothing to continue"):
+        session.resume()
+
+
+def test_a_continued_answer_may_let_go_of_its_grammar_or_take_another(session: colibri.Session) -> None:
+    words = Grammar.from_gbnf("root ::= [A-Za-z ,.]{200}")
+    session.chat(PROMPT, grammar=words, max_tokens=4, temperature=0)
+    freed = session.resume(grammar=None, max_tokens=4, temperature=0).finish()
+    assert freed.complete is None
+    # It stays free.
+    assert session.resume(max_tokens=4, temperature=0).finish().complete is None
+    digits = Grammar.from_gbnf("root ::= [0-9]{30}")
+    session.chat("Hello", grammar=digits, max_tokens=4, temperature=0)
+    longer = Grammar.from_gbnf("root ::= [0-9]{40}")
+    session.resume(grammar=longer, temperature=0).finish()
+    assert len(session.messages[-1]["content"]) == 40
+
+
+def test_a_continued_answer_keeps_its_tools(session: colibri.Session) -> None:
+    given: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "get_weather"}
+    cut = session.chat("What is the weather in Rome?", temperature=0, max_tokens=3, **given)
+    assert cut.finish_reason == "length"
+    rest = session.resume(temperature=0).finish()
+    assert rest.finish_reason == "tool_calls"
+    assert rest.tool_calls[0]["function"]["name"] == "get_weather"
+
+
+def test_a_draft_stays_one_when_it_is_continued(session: colibri.Session) -> None:
+    digits = Grammar.from_gbnf("root ::= [0-9]{30}")
+    whole = session.chat(PROMPT, temperature=0, max_tokens=12)
+    session.rewind()
+    session.chat(PROMPT, temperature=0, max_tokens=6, grammar=digits, grammar_mode="draft")
+    session.resume(temperature=0, max_tokens=6).finish()
+    assert session.messages[-1]["content"] == whole.text
+
+
 def test_nothing_to_continue(session: colibri.Session) -> None:
     with pytest.raises(colibri.InvalidValue, match="nothing to continue"):
         session.resume()
@@ -131,6 +186,67 @@ def test_ct_09_reuse_goes_to_the_last_common_token(model: colibri.Model) -> None
     cold = model.generate(tokens=second, **GREEDY)
     assert cold.stats.cached_tokens == 0
     assert warm.token_ids == cold.token_ids
+
+
+def test_a_conversation_takes_the_results_of_calls(model: colibri.Model, session: colibri.Session) -> None:
+    given: dict[str, Any] = {"tools": [WEATHER], "temperature": 0}
+    asked = session.chat("What is the weather in Rome?", **given)
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny, 24 degrees"}
+        for call in asked.tool_calls
+    ]
+    told = session.chat(results, max_tokens=24, **given)
+    assert [one["role"] for one in session.messages] == ["user", "assistant", "tool", "assistant"]
+    assert session.messages[2] == results[0]
+    assert session.turns == 2
+    assert told.stats.cached_tokens > 0
+    with model.session():  # gives the model's own cache back, so the next run is cold
+        pass
+    cold = model.generate(messages=session.messages[:-1], max_tokens=24, **given)
+    assert cold.token_ids == told.token_ids
+    # A single message, streamed.
+    with session.stream({"role": "user", "content": "Thanks"}, **GREEDY) as stream:
+        list(stream)
+    assert session.turns == 3
+    results[0]["content"] = "changed later"
+    assert session.messages[2]["content"] == "sunny, 24 degrees"
+
+
+def test_rewind_takes_back_turns_of_several_messages(session: colibri.Session) -> None:
+    given: dict[str, Any] = {"tools": [WEATHER], "temperature": 0}
+    session.chat("What is the weather in Rome?", **given)
+    two = [{"role": "tool", "content": "sunny"}, {"role": "user", "content": "And what is 6 * 7?"}]
+    first = session.chat(two, max_tokens=16, **given)
+    session.chat("Hello", **GREEDY)
+    assert session.turns == 3
+    session.rewind()
+    assert [one["role"] for one in session.messages] == ["user", "assistant", "tool", "user", "assistant"]
+    session.rewind()
+    assert [one["role"] for one in session.messages] == ["user", "assistant"]
+    assert session.chat(two, max_tokens=16, **given).token_ids == first.token_ids
+    session.rewind(2)
+    assert session.messages == []
+    assert session.turns == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ([], "a list of messages"),
+        (3, "a list of messages"),
+        (b"Hello", "a list of messages"),
+        ([{"role": "system", "content": "Be brief."}], "session.system"),
+        ({"role": "assistant", "content": "Hello"}, "answers come from the model"),
+        ({"role": "usr", "content": "Hello"}, "did you mean 'user'?"),
+        ([{"role": "user", "content": "Hello"}, {"role": "tool"}], "messages[1].content"),
+        ("  ", "the prompt is empty"),
+    ],
+)
+def test_a_message_that_cannot_be_sent_is_refused(session: colibri.Session, message: Any, hint: str) -> None:
+    with pytest.raises(colibri.InvalidValue) as caught:
+        session.chat(message, **GREEDY)
+    assert hint in str(caught.value)
+    assert session.turns == 0
 
 
 def test_a_closed_session_is_a_value_error(model: colibri.Model) -> None:

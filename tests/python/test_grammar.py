@@ -95,8 +95,51 @@ def test_a_lenient_schema_says_what_it_ignores() -> None:
     assert caught.value.exit_status == 7
     assert "#/properties/tag" in str(caught.value)
     assert "not" in str(caught.value)
-    (note,) = [note for note in Grammar.from_json_schema(schema, lenient=True).notes if "not" in note]
+    lenient = Grammar.from_json_schema(schema, lenient=True)
+    (note,) = [note for note in lenient.notes if "not" in note]
     assert note.startswith("#/properties/tag")
+    assert lenient.ignored == (note,)
+    assert [text.split()[1] for text in lenient.usual] == ["objects"]
+    assert set(lenient.notes) == {note, *lenient.usual}
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        {"name": "person", "schema": PERSON, "strict": True},
+        {"type": "json_schema", "json_schema": {"name": "person", "description": "who", "schema": PERSON}},
+        {"type": "json_schema", "name": "person", "schema": PERSON},
+        {"json_schema": PERSON},
+    ],
+)
+def test_the_wrapper_of_a_schema_is_taken_off(wrapper: dict[str, Any]) -> None:
+    for given in (wrapper, json.dumps(wrapper), json.dumps(wrapper, indent=2)):
+        grammar = Grammar.from_json_schema(given)
+        assert grammar.forced() == b'{"name":"'
+        assert not grammar.accepts('"anything"')
+
+
+def test_a_schema_of_its_own_is_no_wrapper() -> None:
+    for schema in (
+        {"type": "object", "schema": PERSON},
+        {"properties": {"schema": {"type": "object"}}},
+        {"const": 1, "schema": PERSON},
+        {"name": "x", "schema": "y"},
+    ):
+        assert Grammar.from_json_schema(schema).forced() != b'{"name":"'
+    with pytest.raises(colibri.GrammarError, match="cannot be kept exactly"):
+        Grammar.from_json_schema('{"name": "n", "schema": {"const": 0.12345678901234567890123}}')
+    looped: dict[str, Any] = {}
+    looped["schema"] = looped
+    with pytest.raises(colibri.InvalidValue):
+        Grammar.from_json_schema(looped)
+
+
+def test_a_fault_inside_of_a_wrapper_keeps_its_place() -> None:
+    text = '{"name": "n",\n "schema": {"schema": {}, "a": 1,\n  "const": 0.12345678901234567890123}}'
+    with pytest.raises(colibri.GrammarError) as caught:
+        Grammar.from_json_schema(text)
+    assert "3:12" in str(caught.value)
 
 
 # Judging tokens.
@@ -136,7 +179,71 @@ def test_special_tokens_are_never_text(model: colibri.Model) -> None:
     assert grammar.mask(model.tokenizer).any()
 
 
+def test_a_prefix_that_spells_a_special_token_is_text_where_text_fits(model: colibri.Model) -> None:
+    text = Grammar.from_gbnf('root ::= "<|assistant|>" "x"')
+    mask = text.mask(model, "<|assistant|>")
+    assert [model.tokenizer.piece(int(token)) for token in np.flatnonzero(mask)] == [(b"x", False)]
+    assert np.array_equal(mask, text.mask(model, b"<|assistant|>"))
+    named = Grammar.from_gbnf('root ::= <|assistant|> "x"')
+    assert np.array_equal(mask, named.mask(model, "<|assistant|>"))
+    with pytest.raises(colibri.ColibriError, match="beginning of a text"):
+        text.mask(model, "<|assistant|>y")
+    # Characters in parts, too.
+    assert Grammar.from_gbnf('root ::= "é" "x"').mask(model, "é".encode()[:1]).any()
+
+
+def test_special_tokens_that_may_follow() -> None:
+    grammar = Grammar.from_gbnf('root ::= "a" (<think> | !<[7]> | "b")')
+    assert grammar.specials() == ()
+    assert sorted(grammar.specials("a")) == ["!<[7]>", "<think>"]
+    assert grammar.specials("x") == ()
+
+
 # Refusing.
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda: Grammar.from_json_schema("person.json"), "Path('person.json').read_text()"),
+        (lambda: Grammar.from_json_schema(Path("person.json")), "Path('person.json').read_text()"),
+        (lambda: Grammar.from_json_schema('root ::= "a"'), "Grammar.from_gbnf"),
+        (lambda: Grammar.from_gbnf('{"type": "object"}'), "Grammar.from_json_schema"),
+        (lambda: Grammar.from_gbnf("tool.gbnf"), "Grammar.from_file('tool.gbnf')"),
+        (lambda: Grammar.from_file('{"type": "object"}'), "Grammar.from_json_schema"),
+        (lambda: Grammar.from_file('root ::= "a"'), "Grammar.from_gbnf"),
+    ],
+)
+def test_what_was_meant_is_named(make: Any, fix: str) -> None:
+    with pytest.raises(colibri.ColibriError) as caught:
+        make()
+    assert fix in str(caught.value.fix)
+    faults = getattr(caught.value, "faults", None)
+    assert faults is None or fix in faults[0]["fix"]
+
+
+def test_a_file_with_a_schema_is_no_grammar(tmp_path: Path) -> None:
+    (tmp_path / "person.json").write_text(json.dumps(PERSON))
+    with pytest.raises(colibri.GrammarError) as caught:
+        Grammar.from_file(tmp_path / "person.json")
+    assert "Grammar.from_json_schema(Path(" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("given", "maker"),
+    [
+        ('root ::= "a"', "from_gbnf"),
+        ('{"type": "object"}', "from_json_schema"),
+        (PERSON, "from_json_schema"),
+        (type("Person", (), {"model_json_schema": classmethod(lambda cls: PERSON)}), "from_json_schema"),
+        (Path("tool.gbnf"), "from_file"),
+        (5, "from_gbnf, from_file"),
+    ],
+)
+def test_a_grammar_that_is_none_names_its_constructor(model: colibri.Model, given: Any, maker: str) -> None:
+    with pytest.raises(colibri.InvalidValue) as caught:
+        model.generate("hi", grammar=given)
+    assert f"Grammar.{maker}" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize(

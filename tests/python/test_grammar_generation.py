@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import colibri
+import numpy as np
 import pytest
 from colibri import Grammar
 from colibri.engine import grammar_state
@@ -251,7 +252,7 @@ def test_gr_36_after_a_refused_draft_the_position_is_that_of_the_text(model: col
         guide.commit(token)
         fresh.commit(token)
     assert guide.propose(16) == fresh.propose(16)
-    state, other = guide.constraint, fresh.constraint
+    state, other = guide.constraint(), fresh.constraint()
     assert state is not None
     assert other is not None
     assert (state.length, state.forced(99), state.allowed_bytes()) == (
@@ -260,6 +261,79 @@ def test_gr_36_after_a_refused_draft_the_position_is_that_of_the_text(model: col
         other.allowed_bytes(),
     )
     assert (state.mask() == other.mask()).all()
+
+
+@pytest.mark.parametrize("draft", ["auto", "off", "grammar"])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_forced_text_is_cut_as_the_tokenizer_cuts_it(
+    model: colibri.Model, draft: str, temperature: float
+) -> None:
+    for text in ("Temperature in degrees: 20", '{"name": "Ada Lovelace", "born": 1815}', "größer als 7"):
+        grammar = Grammar.from_gbnf(f"root ::= {json.dumps(text, ensure_ascii=False)}")
+        answer = model.generate(
+            "Say anything.", temperature=temperature, seed=5, grammar=grammar, draft=draft, draft_max=5
+        )
+        assert answer.text == text
+        assert list(answer.token_ids) == model.tokenizer.encode(text)
+        saved = answer.stats.drafts["grammar"]
+        assert saved.accepted == saved.proposed
+        assert bool(saved.proposed) is (draft != "off")
+
+
+def test_a_forced_token_that_a_processor_rules_out_is_not_taken(model: colibri.Model) -> None:
+    grammar, (banned,) = Grammar.from_gbnf('root ::= "weather"'), model.tokenizer.encode("weather")
+
+    def ban(tokens: Any, logits: Any) -> None:
+        logits[banned] = -np.inf
+
+    answer = model.generate("Say anything.", temperature=0, grammar=grammar, logits_processors=[ban])
+    assert answer.text == "weather"
+    assert banned not in answer.token_ids
+
+
+@pytest.mark.parametrize(
+    ("grammar", "stop", "text", "complete"),
+    [
+        ('root ::= "abc"', "c", "ab", False),
+        ('root ::= "abc"', "abc", "", False),
+        ('root ::= "ab" "c"', "x", "abc", True),
+        ('root ::= "ab" ("c" | "cd")', "c", "ab", False),
+        ('root ::= "ab" ("cd" | "ce")?', "c", "ab", True),
+    ],
+)
+def test_what_a_stop_string_cuts_off_is_no_part_of_the_answer(
+    model: colibri.Model, grammar: str, stop: str, text: str, complete: bool
+) -> None:
+    bound = Grammar.from_gbnf(grammar)
+    with model.session() as session:
+        answer = session.chat(
+            "hi", grammar=bound, stop=stop, temperature=0, logits_processors=[_no_end(model)]
+        )
+        assert (answer.text, answer.complete, answer.finish_reason) == (text, complete, "stop")
+        with pytest.raises(colibri.InvalidValue, match="nothing to continue"):
+            session.resume()
+
+
+def _no_end(model: colibri.Model) -> Any:
+    def processor(tokens: Any, logits: Any) -> None:
+        for token in model.stop_ids:
+            logits[token] = logits.min()
+
+    return processor
+
+
+def test_a_stop_string_that_began_before_a_cut_is_found(model: colibri.Model) -> None:
+    ask, stop = "What is the capital of France?", " capital of"
+    whole = model.generate(ask, temperature=0, stop=stop)
+    free = model.generate(ask, temperature=0)
+    assert whole.text != free.text
+    at = len(model.tokenizer.encode(whole.text))
+    for cut in range(1, at + 3):
+        with model.session() as session:
+            first = session.chat(ask, temperature=0, stop=stop, max_tokens=cut)
+            if first.finish_reason == "length":
+                session.resume(temperature=0, stop=stop).finish()
+            assert session.messages[-1]["content"] == whole.text, cut
 
 
 def test_drafts_that_do_not_pay_are_switched_off(model: colibri.Model) -> None:
@@ -293,6 +367,8 @@ def test_drafts_that_do_not_pay_are_switched_off(model: colibri.Model) -> None:
         {"tools": "none"},
         {"tools": []},
         {"parallel_tool_calls": 1},
+        {"tools_lenient": "yes"},
+        {"json_whitespace": "nope"},
         {"tools": [{"name": "a"}], "grammar": Grammar.from_gbnf('root ::= "a"')},
         {"tools": [{"name": "a"}], "tool_choice": "b"},
         {"tools": [{"name": "a"}], "raw": True},

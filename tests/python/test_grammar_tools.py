@@ -10,7 +10,7 @@ import colibri
 import pytest
 from colibri import Grammar, ToolSet
 from colibri.template import ChatTemplate
-from colibri.tools import Framing, framing_of, types_of
+from colibri.tools import Framing, framing_of
 
 WEATHER = {
     "type": "function",
@@ -75,6 +75,15 @@ def test_choices() -> None:
     assert not single.accepts(call("now") * 2)
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [[], ["now"], {}, {"type": "function"}, {"function": 5}, {"function": {"name": "auto"}}, 5, True],
+)
+def test_choices_of_another_kind_are_refused(choice: Any) -> None:
+    with pytest.raises(colibri.InvalidValue, match="tool_choice"):
+        Grammar.from_tools([WEATHER, NOW], choice=choice)
+
+
 def test_a_known_framing_is_forced() -> None:
     grammar = Grammar.from_tools([WEATHER], choice="required", framing=Framing("\n", "\n", "", ""))
     assert grammar.forced() == b"<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>"
@@ -82,7 +91,7 @@ def test_a_known_framing_is_forced() -> None:
 
 def test_what_cannot_be_enforced_names_the_tool() -> None:
     tool = {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}
-    with pytest.raises(colibri.GrammarError, match="a#/properties/x"):
+    with pytest.raises(colibri.GrammarError, match="a: #/properties/x"):
         Grammar.from_tools([tool])
 
 
@@ -101,11 +110,59 @@ def test_what_cannot_be_enforced_names_the_tool() -> None:
         [{"name": "a", "parameters": []}],
         [{"name": "a", "parameters": {"type": "string"}}],
         [{"type": "function", "function": 5}],
+        [{"name": "a", "description": "\ud800"}],
+        [{"name": "\ud800"}],
+        [{"name": "a", "parameters": {"properties": {"a": {"const": "\ud800"}}}}],
+        [{"name": "a", "parameters": {"properties": {"\ud800": {}}}}],
+        [{"name": "a", "parameters": {"properties": {"a": {"maximum": float("inf")}}}}],
+        [{"name": "a", "parameters": {"properties": {"a": {"maximum": float("nan")}}}}],
     ],
 )
 def test_malformed_descriptions_are_refused(tools: Any) -> None:
     with pytest.raises(colibri.InvalidValue, match="tools"):
         ToolSet(tools)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "a", "parameter": {"type": "object"}},
+        {"name": "a", "input_schema": {"type": "object"}},
+        {"name": "a", "inputSchema": {"type": "object"}},
+        {"name": "a", "args": {"x": {"type": "string"}}},
+        {"name": "a", "properties": {"x": {"type": "string"}}},
+        {"type": "function", "function": {"name": "a", "inputSchema": {}}},
+        {"type": "function", "function": {"name": "a"}, "input_schema": {}},
+        {"type": "function", "function": {"name": "a"}, "parameters": {}},
+    ],
+)
+def test_arguments_under_another_name_are_not_lost(tool: Any) -> None:
+    with pytest.raises(colibri.InvalidValue, match=r"tools\[0\]") as caught:
+        ToolSet([tool])
+    assert "write it" in str(caught.value.fix)
+
+
+def test_unknown_fields_of_a_description_are_noted() -> None:
+    tool = {"type": "function", "icon": "x", "function": {**WEATHER["function"], "inputSchema": {}}}
+    tools = ToolSet([tool, {**NOW, "strict": True, "description": "d"}])
+    assert [note.split(":")[0] for note in tools.notes] == ["get_weather"] * 2
+    assert ["'icon'" in tools.notes[0], "'inputSchema'" in tools.notes[1]] == [True, True]
+    assert Grammar.from_tools(tools).notes[:2] == tools.notes
+    assert ToolSet([WEATHER]).notes == ()
+
+
+def test_lenient_tools_name_what_is_ignored() -> None:
+    parameters = {"type": "object", "minProperties": 1, "properties": {"x": {"type": "string", "not": {}}}}
+    grammar = Grammar.from_tools([{"name": "a", "parameters": parameters}], lenient=True)
+    assert len(grammar.ignored) == 2
+    assert set(grammar.ignored) <= set(grammar.notes)
+
+
+def test_no_call_has_no_grammar() -> None:
+    with pytest.raises(colibri.InvalidValue, match="no call is allowed") as caught:
+        Grammar.from_tools([WEATHER], choice="none")
+    assert "none" not in str(caught.value.fix)
+    assert Grammar.from_tools([{"name": "none"}], choice="none").forced() == b"<tool_call>none"
 
 
 # Reading calls.
@@ -154,9 +211,16 @@ def test_values_have_the_types_of_their_schemas(schema: Any, text: str, value: A
     assert json.loads(one["function"]["arguments"]) == {"x": value}
 
 
-def test_types_of_endless_references_are_unknown() -> None:
-    root = {"$defs": {"a": {"$ref": "#/$defs/a"}}}
-    assert types_of({"$ref": "#/$defs/a"}, root) == frozenset()
+def test_a_value_of_endless_references_is_what_it_is() -> None:
+    parameters = {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    (one,), _ = ToolSet([{"name": "a", "parameters": parameters}]).parse(call("a", x="7"))
+    assert json.loads(one["function"]["arguments"]) == {"x": 7}
+
+
+def test_what_is_no_text_is_not_read() -> None:
+    for text in (5, "\ud800"):
+        with pytest.raises(colibri.InvalidValue, match="text"):
+            ToolSet([NOW]).parse(text)  # type: ignore[arg-type]
 
 
 def test_what_the_grammar_accepts_is_read_back() -> None:
@@ -296,3 +360,48 @@ def test_the_model_is_free_in_draft_mode(model: colibri.Model, tmp_path: Path) -
     assert draft.proposed > 0
     assert draft.accepted >= 0.95 * draft.proposed
     assert drafted.stats.forwards_saved > 0
+
+
+# The program.
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ('{"maximum": 1e400}', "the number 1e400"),
+        ('{"maximum": NaN}', "NaN is no JSON"),
+        ('{"maximum": -Infinity}', "-Infinity is no JSON"),
+        ('{"const": "\\ud800"}', "lone surrogates"),
+    ],
+)
+def test_what_no_tools_file_may_hold_is_named_as_it_is_written(cli: Any, schema: str, said: str) -> None:
+    text = f'[{{"name": "f", "parameters": {{"properties": {{"a": {schema}}}}}}}]'
+    (cli.home / "tools.json").write_text(text)
+    for arguments in (("grammar", "from-tools", "tools.json"), ("generate", ASK, "--tools", "tools.json")):
+        done = cli(*arguments)
+        assert done.code == 7, done.err
+        assert said in done.err
+        assert "tools.json" in done.err
+
+
+def test_faults_of_tools_come_one_by_one(cli: Any) -> None:
+    digits = "1234567890" * 3
+    faulty = '{"properties": {"a": {"not": {}}, "b": {"$ref": "#/x"}}}'
+    (cli.home / "two.json").write_text(f'[{{"name": "f", "parameters": {faulty}}}]')
+    done = cli("grammar", "from-tools", "two.json")
+    assert (done.code, done.out) == (7, "")
+    assert done.err.count("error[") == 2
+    assert "two.json: f: #/properties/b/$ref: " in done.err
+    assert "--schema-lenient" in done.err
+    as_json = cli("grammar", "from-tools", "two.json", "--json")
+    faults = json.loads(as_json.out)["faults"]
+    assert as_json.code == 7
+    assert [fault["pointer"] for fault in faults] == ["f: #/properties/a/not", "f: #/properties/b/$ref"]
+    (cli.home / "long.json").write_text(
+        f'[\n{{"name": "f", "parameters": {{"properties": {{"a": {{"maximum": {digits}}}}}}}}}]'
+    )
+    for arguments in (("grammar", "from-tools", "long.json"), ("generate", ASK, "--tools", "long.json")):
+        done = cli(*arguments)
+        assert done.code == 7
+        assert f"long.json: the number {digits}" in done.err
+        assert "1:" not in done.err

@@ -29,7 +29,8 @@ LAYERS: dict[str, set[str]] = {
     "model_folder": {"errors", "sampling", "template", "tokenizer", "tools"},
     "engine": {"_native", "arguments", "errors", "results"},
     "tools": {"errors"},
-    "grammar": {"engine", "errors", "files", "setting_kinds", "tokenizer", "tools"},
+    "schema_source": {"errors"},
+    "grammar": {"engine", "errors", "files", "schema_source", "setting_kinds", "tokenizer", "tools"},
     "guide": {"engine", "errors", "grammar", "results", "setting_kinds", "tokenizer"},
     "request": {
         *("engine", "errors", "grammar", "guide", "sampling", "setting_kinds", "tokenizer", "tools"),

@@ -27,6 +27,22 @@ def tokens(mask: np.ndarray) -> list[int]:
     return [int(token) for token in np.flatnonzero(mask)]
 
 
+def test_bytes_are_taken_as_text_or_not_at_all():
+    state = state_of('root ::= ("<|turn|>" "é" | <|turn|>) "!"')
+    assert not state.accept_text(b"<|turn|>x")
+    assert state.length == 0
+    assert tokens(state.mask()) == [ord("<"), TURN]
+    assert state.accept_text(b"<|turn|>\xc3")
+    assert tokens(state.mask()) == [0xA9]
+    assert state.accept_text(b"\xa9!")
+    assert state.can_end
+    state.rewind(0)
+    assert state.accept(TURN)
+    assert state.accept_text(b"!")
+    assert state.accept(STOP)
+    assert not state.accept_text(b"x")
+
+
 def test_a_grammar_answers_questions_about_prefixes():
     grammar = _native.Grammar.from_gbnf('root ::= "yes" | "no" "!"*')
     assert grammar.accepts(b"yes")
@@ -37,6 +53,9 @@ def test_a_grammar_answers_questions_about_prefixes():
     assert grammar.forced(b"y") == b"es"
     assert grammar.forced(b"y", limit=1) == b"e"
     assert grammar.forced(b"no") == b""
+    long = _native.Grammar.from_gbnf('root ::= "ab"{200} [cd]')
+    assert long.forced(b"a", limit=100) == b"ba" * 50
+    assert long.forced(b"a") == b"b" + b"ab" * 199
     assert grammar.can_end(b"no")
     assert grammar.allowed(b"x") == grammar.forced(b"x") == b""
     assert _native.Grammar.from_regex("[0-9]{2}").accepts(b"42")
@@ -55,13 +74,14 @@ def test_every_fault_of_a_grammar_has_its_place_and_the_error_shows_all():
         assert f"{fault['line']}:{fault['column']}: {fault['message']}" in str(fault["shown"])
     with pytest.raises(_native.NativeError) as raised:
         _native.Grammar.from_gbnf(text)
-    code, message, _why, _fix = raised.value.args
+    code, message, _why, _fix, carried = raised.value.args
     assert code == faults[0]["code"]
     assert all(str(fault["shown"]) in message for fault in faults)
+    assert carried == [{name: part for name, part in fault.items() if name != "shown"} for fault in faults]
     (fault,) = _native.check_gbnf("root ::= [a-")
     with pytest.raises(_native.NativeError) as raised:
         _native.Grammar.from_gbnf("root ::= [a-")
-    assert raised.value.args == (fault["code"], fault["shown"], fault["why"], fault["fix"])
+    assert raised.value.args[:4] == (fault["code"], fault["shown"], fault["why"], fault["fix"])
     assert _native.check_gbnf('root ::= "a"') == []
 
 
@@ -71,7 +91,7 @@ def test_schemas_are_compiled_noted_and_refused_by_keyword_and_place():
     assert grammar.accepts(b'{"a":true}')
     assert not grammar.accepts(b'{"a": true}')
     assert _native.Grammar.from_json_schema(schema, whitespace="flexible").accepts(b'{"a": true}')
-    assert all(pointer.startswith("#") and text for pointer, text in grammar.notes())
+    assert all(pointer.startswith("#") and text for pointer, text, _ in grammar.notes())
     refused = '{"type":"object","properties":{"a":{"not":{"type":"string"}}}}'
     (fault,) = _native.check_json_schema(refused)
     assert (fault["code"], fault["pointer"], fault["line"]) == (
@@ -81,7 +101,7 @@ def test_schemas_are_compiled_noted_and_refused_by_keyword_and_place():
     )
     assert "not" in str(fault["message"])
     assert _native.check_json_schema(refused, lenient=True) == []
-    assert any("not" in text for _, text in _native.Grammar.from_json_schema(refused, True).notes())
+    assert any("not" in text for _, text, _ in _native.Grammar.from_json_schema(refused, True).notes())
     with pytest.raises(_native.NativeError, match="whitespace"):
         _native.Grammar.from_json_schema("{}", whitespace="wide")  # type: ignore[arg-type]
 
@@ -153,4 +173,4 @@ def test_tools_are_compiled_to_calls_with_the_framing_that_is_known():
     with pytest.raises(_native.NativeError) as raised:
         _native.Grammar.from_tools(refused)
     assert raised.value.args[0] == "schema_unsupported"
-    assert "get#/properties/n/not" in raised.value.args[1]
+    assert "get: #/properties/n/not" in raised.value.args[1]

@@ -25,7 +25,8 @@ PLACES = {
 }
 # Files of the reader's that commands name.
 FILES = {
-    "person.json": '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}',
+    "person.json": '{"type": "object", "required": ["name", "age", "city"], "properties": {"name": {"type":'
+    ' "string"}, "age": {"type": "integer"}, "city": {"type": "string"}}}',
     "tool.gbnf": 'root ::= "yes" | "no"',
     "tools.json": '[{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",'
     ' "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]',

@@ -273,6 +273,132 @@ def test_odd_arguments_are_accepted_and_read_back(given: Any, read: Any) -> None
     assert fits(tools, calls[0])
 
 
+def read_back(properties: dict[str, Any], *given: tuple[str, str]) -> Any:
+    """The arguments read from a call that the grammar accepts; they fit the schema."""
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    tools = ToolSet([{"name": "f", "parameters": parameters}])
+    text = call("f", *given)
+    assert Grammar.from_tools(tools, choice="required").accepts(text)
+    (one,), left = tools.parse(text)
+    assert left == ""
+    assert fits(tools, one)
+    return function_of(one)[1]
+
+
+STRING_REFERENCES = [
+    ({"a": {"$ref": "#/properties/b%20c"}, "b c": {"type": "string"}}, "b c"),
+    ({"a": {"$ref": "#foo"}, "b": {"$anchor": "foo", "type": "string"}}, "b"),
+    ({"a": {"$ref": "#/properties/b/anyOf/0"}, "b": {"anyOf": [{"type": "string"}]}}, "b"),
+    ({"a": {"$ref": "#/properties/b", "type": "string"}, "b": {"type": ["string", "integer"]}}, "b"),
+]
+
+
+@pytest.mark.parametrize(("properties", "other"), STRING_REFERENCES)
+def test_references_mean_the_same_in_a_call_and_in_its_grammar(properties: Any, other: str) -> None:
+    assert read_back(properties, ("a", "5"), (other, "x")) == {"a": "5", other: "x"}
+
+
+OBJECT = {"type": "object", "properties": {"k": {"type": "integer"}}, "required": ["k"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 2}]}, "[1]", "[1]"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 2}]}, "[1,2]", [1, 2]),
+        ({"anyOf": [{"type": "string"}, OBJECT]}, '{"k":"x"}', '{"k":"x"}'),
+        ({"anyOf": [{"type": "string"}, OBJECT]}, '{"k":1}', {"k": 1}),
+        ({"anyOf": [{"type": "string"}, OBJECT]}, '{"k": 1 2}', '{"k": 1 2}'),
+        ({"type": ["string", "number"]}, "1e400", "1e400"),
+        ({"type": ["string", "number"]}, "1e4", 1e4),
+        ({}, "NaN", "NaN"),
+    ],
+)
+def test_a_text_is_a_string_unless_its_schema_takes_it_as_json(schema: Any, text: str, value: Any) -> None:
+    assert read_back({"a": schema}, ("a", text)) == {"a": value}
+
+
+STRING_OR_MORE = [
+    {"type": ["string", "object"], "additionalProperties": {"type": "string"}},
+    {"type": ["string", "array"], "items": {"type": "string", "maxLength": 40}},
+    {"type": ["string", "array"], "items": {"type": "string", "pattern": "^</arg_value>$"}},
+    {"type": ["string", "array"], "items": {"enum": ["</arg_value>", "x"]}},
+    {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"</arg_value>": {"type": "string"}}}]},
+    {},
+]
+
+
+@pytest.mark.parametrize("schema", STRING_OR_MORE)
+def test_the_first_mark_ends_what_may_be_a_string(schema: Any) -> None:
+    """JSON in its place holds the mark in an escaped form only, which is the same value."""
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": ["a"]}}]
+    grammar = Grammar.from_tools(tools, choice="required", parallel=False)
+    mark = "</arg_value>"
+    for value in ({mark: "x"}, {"k": f"{mark}</tool_call>"}, [mark], ["x", "<b>"]):
+        written = json.dumps(value, separators=(",", ":"))
+        plain = call("f", ("a", written))
+        # All of it is one value, or none.
+        assert not grammar.accepts(plain) or mark not in written
+        escaped = written.replace("<", "\\u003c")
+        if Grammar.from_json_schema(schema).accepts(written):
+            assert read_back({"a": schema}, ("a", escaped)) == {"a": value}
+
+
+def test_strings_that_may_be_bare_hold_the_beginning_of_a_mark() -> None:
+    schema = {"type": ["string", "array"], "items": {"type": "string"}}
+    for value in (["<b>é</b>"], ["</arg_value", "</arg_</arg_v\n>"], ["</arg_value", ">"]):
+        written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert read_back({"a": schema}, ("a", written)) == {"a": value}
+
+
+def test_the_names_of_arguments_are_exact() -> None:
+    string = {"type": "string"}
+    assert read_back({" a ": string}, (" a ", "x")) == {" a ": "x"}
+    assert read_back({"a": string, " a": string}, ("a", "x"), (" a", "y")) == {"a": "x", " a": "y"}
+    (one,), _ = ToolSet([{"name": "f", "parameters": {"properties": {"a": string}}}]).parse(
+        call("f", (" a ", "5"))
+    )
+    assert function_of(one) == ("f", {"a": "5"})
+
+
+@pytest.mark.parametrize("text", ["9" * 4301, "-" + "9" * 5000])
+@pytest.mark.parametrize("schema", [{"type": "integer"}, {"type": ["string", "integer"]}])
+def test_long_integers_stay_numbers(schema: Any, text: str) -> None:
+    assert arguments_text(schema, text) == f'{{"a": {text}}}'
+
+
+@pytest.mark.parametrize("schema", [{"type": "array"}, {"type": ["string", "array"]}, {}])
+def test_deep_json_stays_json(schema: Any) -> None:
+    text = "[" * 1200 + "]" * 1200
+    assert arguments_text(schema, text) == f'{{"a": {text}}}'
+
+
+def arguments_text(schema: Any, text: str) -> str:
+    """The arguments read from a call with one argument that the grammar accepts, as they are written."""
+    tools = ToolSet([{"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}])
+    assert Grammar.from_tools(tools, choice="required").accepts(call("f", ("a", text)))
+    (one,), left = tools.parse(call("f", ("a", text)))
+    assert left == ""
+    return str(one["function"]["arguments"])
+
+
+def test_a_call_that_is_cut_inside_a_string_is_none() -> None:
+    """The mark that closes the argument lies in a text of its JSON."""
+    tools = ToolSet([{"name": "f", "parameters": {"properties": {"a": {"type": "array"}}}}])
+    cut = call("f", ("a", '["')) + " and"
+    assert tools.parse(cut) == ([], cut)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#/nowhere"}, {"$ref": "https://example.org/x"}, {"type": "text"}]
+)
+def test_what_no_schema_explains_is_json_where_it_is_json(schema: Any) -> None:
+    tools = ToolSet([{"name": "f", "parameters": {"properties": {"a": schema}}}])
+    for text, value in (('{"b": [1]}', {"b": [1]}), ("5", 5), ("five", "five")):
+        (one,), _ = tools.parse(call("f", ("a", text), ("other", text)))
+        assert function_of(one) == ("f", {"a": value, "other": value})
+
+
 def test_numbers_that_no_machine_holds_stay_json() -> None:
     tools = ToolSet([{"name": "f", "parameters": {"properties": {"x": {"type": "number"}}}}])
     (one,), _ = tools.parse(call("f", ("x", "1e999")))
@@ -396,7 +522,7 @@ def test_a_cut_call_exits_with_10(cli: Any, files: tuple[str, ...]) -> None:
     assert "incomplete" in done.err
     value = json.loads(cli("generate", ASK, *files, "-n", "5", "--json").out)
     assert (value["finish_reason"], value["limit"], value["complete"]) == ("length", "max_tokens", False)
-    assert "tool_calls" not in value
+    assert value["tool_calls"] == []
 
 
 # A text of 8000 characters, which does not fit the context.

@@ -202,7 +202,9 @@ class Sink:
         self._json = settings.flag("json")
         self._thinking = settings.text("show_thinking")
         self._last_kind = "text"
-        self._thought = self._wrote = False
+        self._thought = False
+        # Whether something other than a line break was written last.
+        self._in_line = False
 
     def take(self, kind: str, text: str) -> None:
         """Writes one piece."""
@@ -214,18 +216,18 @@ class Sink:
         else:
             self._leave_thoughts()
             self._console.answer(text)
-            self._wrote = True
+            self._in_line = not text.endswith("\n")
         self._last_kind = kind
 
     def calls(self, calls: Sequence[dict[str, Any]]) -> None:
-        """Writes calls, one JSON object a line."""
+        """Writes calls, one JSON object a line; the last line has an end too, for those who read by lines."""
         if self._json or not calls:
             return
         self._leave_thoughts()
-        head = "\n" if self._last_kind == "text" and self._wrote else ""
+        head = "\n" if self._last_kind == "text" and self._in_line else ""
         functions = [call["function"] for call in calls]
-        lines = [f'{{"name": "{one["name"]}", "arguments": {one["arguments"]}}}' for one in functions]
-        self._console.answer(head + "\n".join(lines))
+        lines = [f'{{"name": "{one["name"]}", "arguments": {one["arguments"]}}}\n' for one in functions]
+        self._console.answer(head + "".join(lines))
 
     def _reasoning(self, text: str) -> None:
         if self._thinking == "stdout":
@@ -305,17 +307,22 @@ def hit_rate(stats: Stats) -> float | None:
     return stats.expert_hits / touched if touched else None
 
 
-def as_json(model_name: str, result: Result) -> dict[str, object]:
-    """The object of ``--json``."""
+def as_json(model_name: str, result: Result, notes: Sequence[str] = ()) -> dict[str, object]:
+    """The object of ``--json``.
+
+    Args:
+        model_name: the model; result: the answer; notes: what to know about its schema or its tools.
+    """
     stats = result.stats
     return {
         "model": model_name,
         "text": result.text,
         "reasoning": result.reasoning,
-        **({"tool_calls": list(result.tool_calls)} if result.tool_calls else {}),
+        "tool_calls": list(result.tool_calls),
         "finish_reason": result.finish_reason,
         "limit": result.limit,
         "complete": result.complete,
+        "notes": list(notes),
         "usage": {
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.cached_tokens,

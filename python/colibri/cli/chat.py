@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +23,7 @@ from colibri.cli.options import (
     VerbCommand,
     takes,
 )
-from colibri.cli.structure import structure_options, takes_standard_input
+from colibri.cli.structure import OF_TOOLS, Structure, readers_of_standard_input, structure_of
 from colibri.config import Settings
 from colibri.errors import ColibriError, ContextError, error
 
@@ -54,9 +54,9 @@ def command(settings: Settings) -> None:
     """
     screen = console()
     screen.ends_lines = True
-    if takes_standard_input(settings):
-        raise failure.usage("--grammar cannot be - in a chat", "standard input carries the messages")
-    structure = structure_options(settings)
+    for flag in readers_of_standard_input(settings):
+        raise failure.usage(f"{flag} cannot be - in a chat", "standard input carries the messages")
+    structure = structure_of(settings)
     choice = choose_model(settings)
     with open_model(settings, choice) as model:
         for line in banner(choice, model.plan, settings.thinking):
@@ -87,12 +87,14 @@ class Chat:
         choice: ModelChoice,
         settings: Settings,
         reader: Reader,
-        structure: dict[str, Any],
+        structure: Structure,
     ) -> None:
         self._model, self._session, self._choice, self._reader = model, session, choice, reader
         self.settings = settings
-        # What answers may be.
+        # What answers may be, and the tools that they may call where nothing else binds them.
         self.structure = structure
+        self.tools = structure if settings.text("tools") is not None else Structure()
+        self.tool_settings = {name: settings.values[name] for name in ("tools", *OF_TOOLS)}
         # Texts of /file that wait for the next message.
         self._attached: list[str] = []
         self.last: Result | None = None
@@ -125,7 +127,7 @@ class Chat:
         self._session.system = self.settings.text("system")
         try:
             given = answer.stream_answer(
-                functools.partial(start, *arguments), self.settings, **self.structure, **overrides
+                functools.partial(start, *arguments), self.settings, **self.structure.options, **overrides
             )
         except ColibriError as fault:
             shown = _with_way_out(fault) if isinstance(fault, ContextError) else fault
@@ -135,7 +137,7 @@ class Chat:
             return False
         result = self.last = given.result
         if self.settings.flag("json"):
-            console().out_object(answer.as_json(self._choice.name, result))
+            console().out_object(answer.as_json(self._choice.name, result, self.structure.notes))
         code = given.exit_code()
         if code == failure.INCOMPLETE:
             console().warn(given.incomplete_line())
@@ -183,7 +185,9 @@ class Chat:
 
     def continue_answer(self) -> None:
         """Goes on with the last answer where it was cut."""
-        self._answer(self._session.resume)
+        # What /grammar off let go of shall not come back.
+        free = {name: None for name in ("grammar", "tools") if name not in self.structure.options}
+        self._answer(self._session.resume, **free)
 
     @property
     def turns(self) -> int:

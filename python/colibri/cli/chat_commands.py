@@ -17,11 +17,11 @@ from colibri.cli import failure
 from colibri.cli.answer import figures
 from colibri.cli.console import console
 from colibri.cli.prompt import STDIN, read_text
-from colibri.cli.structure import structure_options
-from colibri.cli.words import count_in_words, plural, value_in_words
+from colibri.cli.structure import OF_TOOLS, SOURCES, structure_of
+from colibri.cli.words import count_in_words, one_line, plural, value_in_words
 from colibri.config import Value, nearest
 from colibri.errors import ColibriError
-from colibri.settings import BY_NAME, GENERATION
+from colibri.settings import BY_NAME, GENERATION, STRUCTURE
 
 if TYPE_CHECKING:
     from colibri.cli.chat import Chat
@@ -104,19 +104,29 @@ def _set_schema(chat: Chat, text: str) -> None:
 
 
 def _structure(chat: Chat, name: str, value: str) -> None:
-    """Binds the answers that follow; an empty value frees them."""
+    """Binds the answers that follow; an empty value frees them, and gives back the tools of the chat."""
     if value == STDIN:
         raise failure.usage("standard input carries the messages", "", "give a file, or the text itself")
-    before = dict(chat.settings.values)
-    for other in ("grammar", "grammar_file", "json_schema", "tools", "tool_choice"):
-        chat.settings.values[other] = Value(None, "default", "/set")
-    chat.settings.values[name] = Value(value or None, "flag", "/set")
+    values, before = chat.settings.values, dict(chat.settings.values)
+    for other in (BY_NAME[name] for name in (*SOURCES, *OF_TOOLS)):
+        if values[other.name].value != other.default:
+            values[other.name] = Value(other.default, "default", "/set")
+    has_tools = bool(chat.tools.options)
+    if not value:
+        values |= chat.tool_settings
+        chat.structure = chat.tools
+        console().info("answers are free again" + ", and may call the tools" * has_tools, "dim")
+        return
+    values[name] = Value(value, "flag", "/set")
     try:
-        chat.structure = structure_options(chat.settings)
+        chat.structure = structure_of(chat.settings)
     except ColibriError:
-        chat.settings.values.update(before)
+        values |= before
         raise
-    console().info("answers follow it from now on" if value else "answers are free again", "dim")
+    word, off = ("grammar", "/grammar off") if name == "grammar" else ("schema", "/set schema off")
+    what = f"the {word}" if "::=" in value or value.startswith("{") else one_line(value)
+    aside = f"; the tools of --tools are set aside until {off}" if has_tools else ""
+    console().info(f"answers follow {what} from now on{aside}", "dim")
 
 
 def _set(chat: Chat, argument: str) -> None:
@@ -202,7 +212,7 @@ def _show_model(chat: Chat) -> None:
 
 
 def _show_settings(chat: Chat) -> None:
-    shown = [setting for setting in BY_NAME.values() if setting.group == GENERATION]
+    shown = [setting for setting in BY_NAME.values() if setting.group in (GENERATION, STRUCTURE)]
     width = max(len(setting.name) for setting in shown)
     for setting in shown:
         value = chat.settings.values[setting.name]

@@ -20,8 +20,8 @@ from colibri.cli.options import (
     VerbCommand,
     takes,
 )
-from colibri.cli.prompt import assemble, conversation, read_messages
-from colibri.cli.structure import structure_options, takes_standard_input
+from colibri.cli.prompt import STDIN, assemble, conversation, read_messages
+from colibri.cli.structure import readers_of_standard_input, structure_of
 from colibri.config import Settings
 
 
@@ -44,16 +44,20 @@ def command(settings: Settings, prompt: tuple[str, ...]) -> None:
     The prompt is made of files (-f), standard input and the words given, in this order. Standard output
     carries the answer and nothing else.
     """
-    structure = structure_options(settings)
+    readers = readers_of_standard_input(settings) + ["-f"] * settings.texts("file").count(STDIN)
+    if len(readers) > 1:
+        why = f"{' and '.join(readers)} are to read standard input, which can be read once"
+        raise failure.usage("- is given twice", why)
+    structure = structure_of(settings)
     choice = choose_model(settings)
-    request = {**_request(settings, prompt), **structure}
+    request = {**_request(settings, prompt), **structure.options}
     screen = console()
     with open_model(settings, choice) as model:
         if choice.by_default:
             screen.info(demo_line(model.plan), "dim")
         given = answer.stream_answer(functools.partial(model.stream, **request), settings)
     if settings.flag("json"):
-        screen.out_object(answer.as_json(choice.name, given.result))
+        screen.out_object(answer.as_json(choice.name, given.result, structure.notes))
     answer.show_details(given.result)
     code = given.exit_code()
     if code == failure.INCOMPLETE:
@@ -82,7 +86,7 @@ def _request(settings: Settings, words: tuple[str, ...]) -> dict[str, Any]:
         settings.texts("file"),
         raw=raw,
         has_messages=bool(messages),
-        stdin_is_taken=takes_standard_input(settings),
+        stdin_is_taken=bool(readers_of_standard_input(settings)),
     )
     if raw:
         return {"prompt": text, "raw": True}

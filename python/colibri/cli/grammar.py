@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -11,18 +13,42 @@ from colibri.cli import failure
 from colibri.cli.console import console
 from colibri.cli.options import PLAIN_OUTPUT, VerbCommand, takes
 from colibri.cli.prompt import STDIN, read_standard_input, standard_input_is_offered
-from colibri.cli.structure import caret, grammar_of, grammar_text, read_tools, schema_text
+from colibri.cli.source import (
+    Source,
+    caret,
+    grammar_of,
+    grammar_source,
+    read_tools,
+    schema_hint,
+    schema_source,
+    tool_faults,
+    tools_grammar,
+    tools_source,
+    where,
+)
+from colibri.cli.structure import tell
 from colibri.cli.words import one_line, plural
 from colibri.config import Settings
+from colibri.settings import BY_NAME
 
 if TYPE_CHECKING:
     from colibri.grammar import Grammar
 
 # The exit code of a fault in what was checked, and of a string that does not fit.
 FAULTY = 7
-SCHEMA_SETTINGS = ("schema_lenient", "json_whitespace")
-# Bytes that may follow are listed up to this many.
+# There is no other mode here.
+WHITE_SPACE = dataclasses.replace(BY_NAME["json_whitespace"], default_text="")
+SCHEMA_SETTINGS = ("schema_lenient", WHITE_SPACE)
+# Without a model there is nothing to choose freely: answers are calls unless text is asked for.
+CHOICE = dataclasses.replace(
+    BY_NAME["tool_choice"],
+    help="required (calls and no text), auto (text, calls or both), or the name of a function.",
+    default_text="required",
+)
+# What may follow is listed up to this many.
 LISTED = 24
+# Questions to a grammar that finding the characters behind a byte may cost.
+QUESTIONS = 256
 # Characters of a text that a line repeats.
 SHOWN = 60
 
@@ -45,18 +71,22 @@ def command(ctx: click.Context) -> None:
 def check(settings: Settings, grammar: str) -> None:
     """List everything that is wrong with a GBNF grammar, with line, column and what was expected."""
     from colibri.engine import grammar_faults
+    from colibri.grammar import is_object
 
-    text, place = grammar_text(grammar)
-    faults = grammar_faults("gbnf", text)
+    source = grammar_source(grammar)
+    faults = grammar_faults("gbnf", source.text)
+    if faults and is_object(source.text):
+        fix = f"this looks like a JSON schema:  colibri grammar from-schema {shlex.quote(source.place)}"
+        faults = [{**faults[0], "fix": fix}, *faults[1:]]
     if not settings.flag("json"):
         for fault in faults:
-            _show_fault(fault, place)
-    _conclude(settings, faults, {"place": place}, f"{place}: {_judged(faults)}")
+            _show_fault(fault, source)
+    _conclude(settings, faults, {"place": source.place}, f"{source.place}: {_judged(faults)}")
 
 
 @command.command(cls=VerbCommand)
 @click.argument("grammar", metavar="GRAMMAR")
-@click.argument("texts", metavar="TEXT", nargs=-1)
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @takes(*PLAIN_OUTPUT)
 def test(settings: Settings, grammar: str, texts: tuple[str, ...]) -> None:
     """Say which of the texts a GBNF grammar accepts, and where the others stop.
@@ -89,47 +119,41 @@ def from_schema(settings: Settings, schema: str) -> None:
     error. SCHEMA is a file, - for standard input, or the schema itself (beginning with {). Enforced are type,
     enum, const, properties in their order, required, additionalProperties, items, prefixItems, minItems,
     maxItems, minLength, maxLength, pattern, format, the bounds of numbers, anyOf, oneOf of alternatives that
-    exclude each other, allOf of objects, and local $ref. Every other keyword is an error that names it and
-    its place; --schema-lenient ignores it and says so.
+    exclude each other, allOf of objects, and local $ref. Every other keyword of JSON Schema is an error that
+    names it and its place; --schema-lenient ignores it and says so. A word that is none of its keywords says
+    nothing, and a note names it.
     """
     from colibri.engine import grammar_faults
     from colibri.grammar import Grammar
 
     lenient, whitespace = settings.flag("schema_lenient"), settings.text("json_whitespace") or "compact"
-    text = schema_text(schema)
-    faults = grammar_faults("json_schema", text, lenient, whitespace)
+    source = schema_source(schema)
+    faults = grammar_faults("json_schema", source.text, lenient, whitespace)
     if faults:
-        # Standard output is for the grammar.
-        if not settings.flag("json"):
-            for fault in faults:
-                place = f"{fault['pointer']}: " if fault["pointer"] else ""
-                console().error(
-                    fault["code"], place + fault["message"], fault["why"] or "", fault["fix"] or ""
-                )
-            raise failure.Stop(FAULTY)
-        _conclude(settings, faults, {}, "")
-    compiled = Grammar.from_json_schema(text, lenient=lenient, whitespace=whitespace)
+        _refuse(settings, faults, source)
+    compiled = Grammar.from_json_schema(source.text, lenient=lenient, whitespace=whitespace)
     _show_compiled(settings, compiled, "the schema can be enforced", {})
 
 
 @command.command("from-tools", cls=VerbCommand)
 @click.argument("tools", metavar="TOOLS.json")
-@takes("tool_choice", *SCHEMA_SETTINGS, *PLAIN_OUTPUT)
+@takes(CHOICE, "parallel_tool_calls", *SCHEMA_SETTINGS, *PLAIN_OUTPUT)
 def from_tools(settings: Settings, tools: str) -> None:
     """Write the calls of a list of tools as a GBNF grammar, and say what to know about them.
 
     Standard output is the grammar of answers that are calls alone; with --tool-choice auto text may stand
-    before them.
+    before them. TOOLS.json is a file, - for standard input, or the list itself. An answer under this grammar
+    (--grammar) is the text of calls, and the model is shown no tools; --tools shows them and reads the calls.
     """
-    from colibri.grammar import Grammar
-
-    chosen = read_tools(tools)
-    compiled = Grammar.from_tools(
-        chosen,
-        choice=settings.text("tool_choice") or "required",
-        lenient=settings.flag("schema_lenient"),
-        whitespace=settings.text("json_whitespace") or "compact",
-    )
+    source = tools_source(tools)
+    chosen = read_tools(source)
+    choice = settings.text("tool_choice") or "required"
+    lenient, whitespace = settings.flag("schema_lenient"), settings.text("json_whitespace") or "compact"
+    faults = tool_faults(chosen, choice, lenient, whitespace)
+    if faults:
+        _refuse(settings, faults, source)
+    parallel = settings.flag("parallel_tool_calls")
+    compiled = tools_grammar(chosen, source, choice, parallel, lenient, whitespace)
     what = f"{plural(len(chosen.names), 'function')} can be called: {', '.join(chosen.names)}"
     _show_compiled(settings, compiled, what, {"functions": list(chosen.names)})
 
@@ -149,15 +173,22 @@ def _conclude(settings: Settings, faults: list[dict[str, Any]], facts: dict[str,
         raise failure.Stop(FAULTY)
 
 
-def _show_fault(fault: dict[str, Any], place: str) -> None:
+def _refuse(settings: Settings, faults: list[dict[str, Any]], source: Source) -> NoReturn:
+    """Says what is wrong with schemas and ends the run; standard output is for a grammar."""
+    if settings.flag("json"):
+        _conclude(settings, faults, {}, "")
+    for fault in faults:
+        why = "\n".join(part for part in (caret(fault), fault["why"]) if part)
+        hint = schema_hint(source) if fault["line"] and fault["code"] == "grammar_syntax" else ""
+        head = where(fault, source)
+        console().error(fault["code"], f"{head}: {fault['message']}", why, fault["fix"] or hint)
+    raise failure.Stop(FAULTY)
+
+
+def _show_fault(fault: dict[str, Any], source: Source) -> None:
     """One fault: where, what, the line with a caret, why, and what to do."""
-    where = [place] if place else []
-    if fault["line"]:
-        where += [str(fault["line"]), str(fault["column"])]
-    if fault["pointer"]:
-        where.append(str(fault["pointer"]))
-    head = ":".join(where)
-    console().out_line(f"error[{fault['code']}]: {head + ': ' if head else ''}{one_line(fault['message'])}")
+    head = f"error[{fault['code']}]: {where(fault, source)}: {one_line(fault['message'])}"
+    console().out_line(head)
     for line in caret(fault).splitlines():
         console().out_line("  " + line, wrap=False)
     for label in ("why", "fix"):
@@ -169,14 +200,16 @@ def _tested(grammar: Grammar, text: str) -> dict[str, Any]:
     data = text.encode("utf-8", "surrogateescape")
     if grammar.accepts(data):
         return {"text": text, "accepted": True, "matched": len(data), "expected": []}
+    # A character counts as a whole.
     matched = grammar.matched(data)
-    allowed = grammar.allowed(data[:matched])
+    while matched < len(data) and data[matched] & 0xC0 == 0x80:
+        matched -= 1
     return {
         "text": text,
         "accepted": False,
         "matched": matched,
         "can_end": grammar.accepts(data[:matched]),
-        "expected": byte_ranges(allowed),
+        "expected": expected(grammar, data[:matched]),
     }
 
 
@@ -186,30 +219,69 @@ def _show_result(result: dict[str, Any]) -> None:
     if result["accepted"]:
         console().out_line(f"accepted  {shown}")
         return
-    expected = list(result["expected"])
-    if len(expected) > LISTED:
-        expected = [*expected[:LISTED], "…"]
+    listed = list(result["expected"])
+    if len(listed) > LISTED:
+        listed = [*listed[:LISTED], "…"]
     if result["can_end"]:
-        expected.append("the end")
+        listed.append("the end")
     size = len(text.encode("utf-8", "surrogateescape"))
     where = "it ends too early" if result["matched"] == size else f"stops at byte {result['matched'] + 1}"
     console().out_line(f"refused   {shown}")
-    console().out_line(f"          {where}; expected there: {' '.join(expected) or 'nothing'}")
+    console().out_line(f"          {where}; expected there: {' '.join(listed) or 'nothing'}")
 
 
 def _show_compiled(settings: Settings, grammar: Grammar, what: str, facts: dict[str, Any]) -> None:
     text, forced = grammar.to_gbnf(), grammar.forced().decode("utf-8", "replace")
     if settings.flag("json"):
-        expected = byte_ranges(grammar.allowed(grammar.forced()))
-        value = {"gbnf": text, "forced": forced, "expected": expected, "notes": list(grammar.notes)}
+        follows = expected(grammar, grammar.forced())
+        value = {"gbnf": text, "forced": forced, "expected": follows, "notes": list(grammar.notes)}
         console().out_object({**facts, "faults": [], **value})
-        return
-    console().out(text)
-    console().info(what)
-    if forced:
-        console().info(f"every text begins with  {forced}")
-    for note in grammar.notes:
-        console().info(f"note: {note}")
+    else:
+        console().out(text)
+        console().info(what)
+        if forced:
+            console().info(f"every text begins with  {one_line(forced)}")
+    tell(grammar)
+
+
+def expected(grammar: Grammar, prefix: bytes) -> list[str]:
+    """What may follow a prefix: characters and ranges of them, bytes that are none, special tokens."""
+    allowed = grammar.allowed(prefix)
+    leads = bytes(byte for byte in allowed if byte >= 0xC2)
+    found: list[str] | None = None
+    if set(leads) >= set(range(0xC2, 0xF5)):
+        found = ["any character beyond ASCII"]
+    elif leads and not set(allowed) & set(range(0x80, 0xC2)):
+        found = _characters(grammar, prefix, leads)
+    plain = allowed if found is None else bytes(byte for byte in allowed if byte < 0x80)
+    return [*byte_ranges(plain), *(found or ()), *(f"the token {name}" for name in grammar.specials(prefix))]
+
+
+def _characters(grammar: Grammar, prefix: bytes, leads: bytes) -> list[str] | None:
+    """The characters beyond ASCII that may follow, as ranges; None when they are too many to look at."""
+    open_, points, questions = [bytes([lead]) for lead in leads], list[int](), 0
+    while open_:
+        head = open_.pop()
+        width = 2 if head[0] < 0xE0 else 3 if head[0] < 0xF0 else 4
+        questions += 1
+        if questions > QUESTIONS:
+            return None
+        for byte in grammar.allowed(prefix + head):
+            whole = head + bytes([byte])
+            if len(whole) == width:
+                points.append(ord(whole.decode("utf-8")))
+            else:
+                open_.append(whole)
+    ranges: list[list[int]] = []
+    for point in sorted(points):
+        if ranges and point == ranges[-1][1] + 1:
+            ranges[-1][1] = point
+        else:
+            ranges.append([point, point])
+    names = [
+        [chr(point) if chr(point).isprintable() else f"U+{point:04X}" for point in pair] for pair in ranges
+    ]
+    return [low if low == high else f"{low}-{high}" for low, high in names]
 
 
 def byte_ranges(data: bytes) -> list[str]:

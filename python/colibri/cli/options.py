@@ -123,24 +123,30 @@ def _declare(setting: Setting) -> list[Callable[[Any], Any]]:
     return options
 
 
-def takes(*names: str, needs_all: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes(
+    *settings: str | Setting, needs_all: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a verb the options of these settings and calls it with the effective ``Settings`` first.
 
+    A setting is named, or given as a line of the table with a help and a default of this verb's own.
     A value of the environment or the file that cannot be used is an error; for a verb that does not need
     all of them only when it asks for that one (``Settings.need``).
     """
 
+    lines = [BY_NAME[one] if isinstance(one, str) else one for one in settings]
+    names = tuple(line.name for line in lines)
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **rest: Any) -> Any:
-            settings = _settings(names, rest)
+            effective = _settings(names, rest)
             if needs_all:
-                settings.need(*settings.faults)
-            return function(settings, *args, **rest)
+                effective.need(*effective.faults)
+            return function(effective, *args, **rest)
 
         decorated: Callable[..., Any] = call
-        for name in reversed(names):
-            for option in reversed(_declare(BY_NAME[name])):
+        for line in reversed(lines):
+            for option in reversed(_declare(line)):
                 decorated = option(decorated)
         return decorated
 

@@ -29,16 +29,16 @@ WAIT_SECONDS = 2.0
 Message = dict[str, object]
 
 
-def read_standard_input(what: str = "the prompt") -> str:
-    """All of standard input; `what` is wanted from it.
+def read_standard_input(what: str = "the prompt", limit: int = TEXT_LIMIT) -> str:
+    """All of standard input, at most `limit` bytes; `what` is wanted from it.
 
     Raises:
-        InvalidValue: it cannot be read or is not UTF-8. ContextError: it has more than `TEXT_LIMIT` bytes.
+        InvalidValue: it cannot be read or is not UTF-8. ContextError: it has more than `limit` bytes.
     """
-    with readable(STANDARD_INPUT):
+    with readable(STANDARD_INPUT, what):
         if not select.select([0], [], [], WAIT_SECONDS)[0]:
             console().info(f"reading {what} from standard input, until its end (Ctrl-D on a terminal)", "dim")
-        content = read_descriptor(0, TEXT_LIMIT)
+        content = read_descriptor(0, limit)
     return decode(content, STANDARD_INPUT)
 
 
@@ -71,11 +71,15 @@ def read_text(path: str, *, regular: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def readable(place: str) -> Iterator[None]:
-    """Turns a failure to read a text into an error that names the place."""
+def readable(place: str, what: str = "the prompt") -> Iterator[None]:
+    """Turns a failure to read a text into an error that names the place; `what` is wanted from it."""
     try:
         yield
     except TooLarge as fault:
+        if what != "the prompt":
+            raise failure.usage(
+                f"{place} is too long for {what}", reason(fault), "write a shorter one"
+            ) from None
         raise error(
             "context_length_exceeded",
             f"{place} is too long for a prompt",

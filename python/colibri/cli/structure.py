@@ -1,182 +1,130 @@
 """What the answer may be: grammar, schema and tools of the command line, checked before any model is opened.
 
-Owns the two kinds of value that each option takes, a file or the text itself, and the error that says which
-of them was meant. What must hold: whatever is wrong with a grammar is said before a byte of a model is read.
+Owns the choice among these options, and what is said about them: what is asked for and not enforced is a
+warning, which -q and --json keep. What must hold: whatever is wrong with a grammar is said before a byte of a
+model is read.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from colibri.cli import failure
 from colibri.cli.console import console
-from colibri.cli.prompt import STANDARD_INPUT, STDIN, read_standard_input
+from colibri.cli.prompt import STDIN
+from colibri.cli.source import (
+    grammar_file,
+    grammar_of,
+    read_tools,
+    schema_of,
+    schema_source,
+    tools_grammar,
+    tools_source,
+)
 from colibri.config import Settings
-from colibri.errors import ColibriError, error
+from colibri.settings import BY_NAME
 
 if TYPE_CHECKING:
     from colibri.grammar import Grammar
-    from colibri.tools import ToolSet
 
 # Options of which one answer takes one.
-_SOURCES = ("grammar", "grammar_file", "json_schema", "tools")
+SOURCES = ("grammar", "grammar_file", "json_schema", "json_schema_file", "tools")
+# Options that only say how tools are called.
+OF_TOOLS = ("tool_choice", "parallel_tool_calls")
+# Options that may read standard input.
+_READERS = ("grammar", "json_schema", "tools", "messages")
 
 
-def structure_options(settings: Settings) -> dict[str, Any]:
-    """The options of ``Model.stream`` that say what the answer may be.
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What an answer may be."""
+
+    # Options of ``Model.stream``.
+    options: dict[str, Any] = field(default_factory=dict)
+    # What to know about the schema or the tools.
+    notes: tuple[str, ...] = ()
+
+
+def structure_of(settings: Settings) -> Structure:
+    """What the settings say the answer may be.
 
     Raises:
         InvalidValue: a file cannot be read, or options exclude each other.
         GrammarError: a grammar, a schema or a tool is invalid or not supported.
     """
-    given = [name for name in _SOURCES if settings.text(name) is not None]
+    given = [name for name in SOURCES if settings.text(name) is not None]
     if len(given) > 1:
-        flags = " and ".join("--" + name.replace("_", "-") for name in given)
+        flags = " and ".join(BY_NAME[name].flag for name in given)
         raise failure.usage(f"{flags} are given", "one of them says what the answer may be", "leave one out")
-    if settings.text("tool_choice") is not None and "tools" not in given:
-        raise failure.usage("--tool-choice is given without --tools", "it chooses among tools")
+    for name in OF_TOOLS if "tools" not in given else ():
+        if settings.given(name):
+            setting = BY_NAME[name]
+            flag = setting.negative[0] if settings[name] is False else setting.flag
+            raise failure.usage(f"{flag} is given without --tools", "it says how tools are called")
     if not given:
-        return {}
+        return Structure()
+    (name,) = given
+    value = settings.text(name) or ""
     options: dict[str, Any] = {
         "grammar_mode": settings.text("grammar_mode"),
         "draft": settings.text("draft"),
         "draft_max": settings.integer("draft_max"),
     }
-    lenient, whitespace = settings.flag("schema_lenient"), settings.text("json_whitespace") or "compact"
-    value = settings.text(given[0]) or ""
-    if given == ["tools"]:
-        choice = settings.text("tool_choice") or "auto"
-        options |= {"tools": read_tools(value), "tool_choice": choice}
+    lenient, whitespace = settings.flag("schema_lenient"), white_space(settings)
+    if name == "tools":
+        choice, parallel = settings.text("tool_choice") or "auto", settings.flag("parallel_tool_calls")
+        source = tools_source(value)
+        tools = read_tools(source)
+        options |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
         options |= {"tools_lenient": lenient, "json_whitespace": whitespace}
+        if choice == "none":
+            return Structure(options, tools.notes)
         # Compiled here for its errors and notes; a compilation takes a millisecond.
-        notes = tools_grammar(options).notes if choice != "none" else ()
+        grammar = tools_grammar(
+            tools, source, choice=choice, parallel=parallel, lenient=lenient, whitespace=whitespace
+        )
     else:
-        grammar = options["grammar"] = _source(given[0], value, lenient, whitespace)
-        notes = grammar.notes
-    for note in notes:
-        console().info(note, "dim")
-    return options
+        grammar = options["grammar"] = _grammar(name, value, lenient, whitespace)
+    tell(grammar, BY_NAME[name].flag)
+    return Structure(options, grammar.notes)
 
 
-def _source(name: str, value: str, lenient: bool, whitespace: str) -> Grammar:
+def _grammar(name: str, value: str, lenient: bool, whitespace: str) -> Grammar:
     """The grammar that one of the options gives."""
-    if name == "json_schema":
-        return schema_of(value, lenient, whitespace)
-    return grammar_of(value) if name == "grammar" else grammar_file(value)
+    if name == "grammar":
+        return grammar_of(value)
+    if name == "grammar_file":
+        return grammar_file(value)
+    return schema_of(schema_source(value, is_file=name == "json_schema_file"), lenient, whitespace)
 
 
-def takes_standard_input(settings: Settings) -> bool:
-    """The grammar is read from standard input, which is then no part of the prompt."""
-    return settings.text("grammar") == STDIN
+def white_space(settings: Settings) -> str:
+    """The white space of JSON: what was said, else none where it is enforced.
+
+    A model that is free writes what it has learnt, mostly with a space behind `:` and `,`; its text would
+    leave a grammar without white space at once, and nothing more would be drafted.
+    """
+    if not settings.given("json_whitespace") and settings.text("grammar_mode") == "draft":
+        return "flexible"
+    return settings.text("json_whitespace") or "compact"
 
 
-def grammar_text(value: str) -> tuple[str, str]:
-    """The text of ``--grammar`` and the name of the place it comes from."""
-    from colibri.grammar import not_empty, read_grammar
+def tell(grammar: Grammar, origin: str = "") -> None:
+    """Says what to know about a grammar, and which option it comes from.
 
-    if "::=" in value:
-        return value, "the grammar"
-    if value == STDIN:
-        return not_empty(read_standard_input("the grammar"), STANDARD_INPUT), STANDARD_INPUT
-    return read_grammar(value, regular=False), value
-
-
-def grammar_of(value: str) -> Grammar:
-    """The grammar of ``--grammar``: a file, standard input or the text itself."""
-    return _compiled(*grammar_text(value))
-
-
-def grammar_file(path: str) -> Grammar:
-    """The grammar of ``--grammar-file``."""
-    from colibri.grammar import read_grammar
-
-    return _compiled(read_grammar(path, regular=False), path)
+    For one that is used, what holds for most schemas is said with -v only.
+    """
+    head = f"{origin}: " if origin else ""
+    for note in grammar.notes:
+        if note in grammar.ignored:
+            console().warn(head + note)
+        elif note in grammar.usual and origin:
+            console().detail(f"note: {head}{note}")
+        else:
+            console().info(f"note: {head}{note}", "dim" if origin else "")
 
 
-def _compiled(text: str, place: str) -> Grammar:
-    from colibri.grammar import Grammar
-
-    try:
-        return Grammar.from_gbnf(text)
-    except ColibriError as fault:
-        raise _placed(fault, text, place) from None
-
-
-def _placed(fault: ColibriError, text: str, place: str) -> ColibriError:
-    """The first fault of a grammar with the file, its line and a caret; the others are counted."""
-    from colibri.engine import grammar_faults
-
-    faults = grammar_faults("gbnf", text)
-    if not faults or fault.code != "grammar_syntax":
-        return fault
-    first, more = faults[0], len(faults) - 1
-    command = f"`colibri grammar check {place}` shows every problem at once" if more else None
-    where = f"{place}:{first['line']}:{first['column']}: " if first["line"] else f"{place}: "
-    why = "\n".join(part for part in (caret(first), first["why"]) if part)
-    return error(first["code"], f"{where}{first['message']}", why or None, command or first["fix"])
-
-
-def caret(fault: dict[str, Any]) -> str:
-    """The line of a fault with a mark under its column."""
-    if not fault["line"] or fault["text"] is None:
-        return ""
-    line, column = str(fault["text"]), int(fault["column"])
-    # A window around the column of a long line.
-    start = max(0, column - 60)
-    shown = line[start : start + 100].replace("\t", " ")
-    head = f"{fault['line']:>4} | "
-    return f"{head}{shown}\n{' ' * (len(head) - 2)}| {' ' * (column - 1 - start)}^"
-
-
-def schema_text(value: str) -> str:
-    """The text of ``--json-schema``: a file, standard input or the text itself."""
-    from colibri.grammar import read_grammar
-
-    if value.lstrip().startswith("{"):
-        return value
-    if value == STDIN:
-        return read_standard_input("the schema")
-    return read_grammar(value, "schema", regular=False)
-
-
-def schema_of(value: str, lenient: bool, whitespace: str) -> Grammar:
-    """The grammar of ``--json-schema``."""
-    from colibri.grammar import Grammar
-
-    return Grammar.from_json_schema(schema_text(value), lenient=lenient, whitespace=whitespace)
-
-
-def read_tools(path: str) -> ToolSet:
-    """The tools of ``--tools``."""
-    from colibri.grammar import read_grammar
-    from colibri.tools import ToolSet
-
-    form = 'write it as  [{"type": "function", "function": {"name": "…", "parameters": {…}}}]'
-    text = (
-        read_standard_input("the tools")
-        if path == STDIN
-        else read_grammar(path, "list of tools", regular=False)
-    )
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise error("grammar_syntax", f"{path} is not JSON", str(fault), form) from None
-    if isinstance(value, dict):
-        value = value.get("tools", [value])
-    try:
-        return ToolSet(value)
-    except ColibriError as fault:
-        raise error("grammar_syntax", f"{path}: {fault.message}", fault.why, form) from None
-
-
-def tools_grammar(options: dict[str, Any]) -> Grammar:
-    """The grammar of the tools among options of ``Model.stream``."""
-    from colibri.grammar import Grammar
-
-    return Grammar.from_tools(
-        options["tools"],
-        choice=options["tool_choice"],
-        lenient=options["tools_lenient"],
-        whitespace=options["json_whitespace"],
-    )
+def readers_of_standard_input(settings: Settings) -> list[str]:
+    """The flags whose value is read from standard input, which is then no part of the prompt."""
+    return [BY_NAME[name].flag for name in _READERS if settings.text(name) == STDIN]

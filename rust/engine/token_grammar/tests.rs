@@ -114,3 +114,18 @@ fn going_back_and_forth_reaches_the_same_masks() {
         walk[back..reached].iter().for_each(|token| assert!(state.accept(*token).unwrap()));
     }
 }
+
+#[test]
+fn a_narrowed_place_has_one_token_until_the_position_moves() {
+    let mut state = start("root ::= (\"a\" | \"ab\" | \"b\")+");
+    let before = allowed(&mut state);
+    assert!(before.len() > 2);
+    assert!(!state.narrow(4).unwrap() && allowed(&mut state) == before, "a token that may not follow");
+    assert!(state.narrow(1).unwrap());
+    assert_eq!((state.mask().unwrap().iter().collect(), state.len()), (vec![1], 0));
+    assert!(!state.narrow(0).unwrap() && !state.accept(0).unwrap() && state.accept(1).unwrap());
+    assert!(allowed(&mut state).len() > 2);
+    assert!(state.narrow(1).unwrap());
+    state.rewind(0);
+    assert_eq!(allowed(&mut state), before);
+}

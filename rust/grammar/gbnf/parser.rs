@@ -3,11 +3,16 @@
 use std::collections::HashMap;
 
 use super::text::{Text, is_name};
+use crate::analysis::endless;
 use crate::builder::{Builder, NodeId};
 use crate::error::{Fault, FaultCode, GrammarError};
 use crate::limits;
 use crate::program::{RuleId, Special};
 use crate::utf8;
+use crate::words;
+
+/// A tree of literals that is no deeper than this stands in an open group as it is.
+const SHALLOW: u16 = 4;
 
 /// The largest code point.
 const LAST: u32 = 0x10_FFFF;
@@ -32,6 +37,12 @@ struct Parser<'a, 'b> {
 
 /// A fault was noted; parsing goes on at the next rule.
 struct Stopped;
+
+/// A part of a rule. Literals stay texts as long as they may become one tree with others.
+enum Part {
+    Text(String),
+    Node(NodeId),
+}
 
 /// Reads all rules; returns `root`.
 pub(super) fn read(text: &str, builder: &mut Builder) -> Result<RuleId, GrammarError> {
@@ -71,7 +82,8 @@ impl<'a> Parser<'a, '_> {
             Some('\n') => "the end of the line".to_owned(),
             Some(c) => format!("{c:?}"),
         };
-        let position = self.text.position();
+        // The end of the text is shown behind what stands last in it, not on an empty line.
+        let position = if self.text.peek().is_none() { self.text.end() } else { self.text.position() };
         self.fail(position, format!("expected {expected}"), format!("found {got}"))
     }
 
@@ -133,12 +145,42 @@ impl<'a> Parser<'a, '_> {
             self.text.skip_blanks(true);
             parts.push(self.sequence(false)?);
         }
-        Ok(self.builder.alternatives(parts))
+        Ok(self.one_of(parts))
+    }
+
+    /// One of the parts. All literals among them are one tree, so that a thousand words are not a thousand readings.
+    fn one_of(&mut self, parts: Vec<Part>) -> NodeId {
+        let (mut texts, mut nodes) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Text(text) => texts.push(text),
+                Part::Node(node) => nodes.push(node),
+            }
+        }
+        if let Some(tree) = words::one_of(self.builder, texts) {
+            // A tree may not use up the depth that open groups need.
+            let node = if self.depth > 0 && self.builder.depth(tree) > SHALLOW {
+                let rule = self.builder.declare("words");
+                self.builder.define(rule, tree);
+                self.builder.rule(rule)
+            } else {
+                tree
+            };
+            nodes.push(node);
+        }
+        self.builder.alternatives(nodes)
+    }
+
+    fn node(&mut self, part: Part) -> NodeId {
+        match part {
+            Part::Text(text) => self.builder.literal(text.as_bytes()),
+            Part::Node(node) => node,
+        }
     }
 
     /// Items up to `|`, the end of a group, or the end of the line outside of groups. An alternative may be empty where
     /// another one shows that it is meant: before `|`, and last in a group.
-    fn sequence(&mut self, first: bool) -> Result<NodeId, Stopped> {
+    fn sequence(&mut self, first: bool) -> Result<Part, Stopped> {
         let mut parts = Vec::new();
         loop {
             self.text.skip_blanks(self.depth > 0);
@@ -167,13 +209,23 @@ impl<'a> Parser<'a, '_> {
         if parts.is_empty() && !meant {
             return self.unexpected("a rule name, a literal, a class or \"(\"");
         }
-        Ok(self.builder.sequence(parts))
+        if parts.iter().all(|part| matches!(part, Part::Text(_))) {
+            let texts =
+                parts.into_iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+            return Ok(Part::Text(texts.collect()));
+        }
+        let nodes = parts.into_iter().map(|part| self.node(part)).collect();
+        Ok(Part::Node(self.builder.sequence(nodes)))
     }
 
-    fn item(&mut self) -> Result<NodeId, Stopped> {
+    fn item(&mut self) -> Result<Part, Stopped> {
+        if self.text.peek() == Some('"') { self.literal().map(Part::Text) } else { self.other_item().map(Part::Node) }
+    }
+
+    /// An item that is no literal.
+    fn other_item(&mut self) -> Result<NodeId, Stopped> {
         let start = self.text.position();
         match self.text.peek() {
-            Some('"') => self.literal(),
             Some('[') => self.class(),
             Some('(') => self.group(),
             Some('.') => {
@@ -223,26 +275,24 @@ impl<'a> Parser<'a, '_> {
     }
 
     /// Signs of repetition behind an item.
-    fn repeated(&mut self, item: NodeId) -> Result<NodeId, Stopped> {
+    fn repeated(&mut self, item: Part) -> Result<Part, Stopped> {
         let mut item = item;
         loop {
             let position = self.text.position();
             self.text.skip_blanks(self.depth > 0);
-            item = match self.text.peek() {
-                Some('*') => self.builder.repeat(item, 0, None),
-                Some('+') => self.builder.repeat(item, 1, None),
-                Some('?') => self.builder.optional(item),
-                Some('{') => {
-                    let (least, most) = self.counts()?;
-                    item = self.builder.repeat(item, least, most);
-                    continue;
+            let (least, most) = match self.text.peek() {
+                Some('{') => self.counts()?,
+                Some(sign @ ('*' | '+' | '?')) => {
+                    self.text.take();
+                    (u32::from(sign == '+'), (sign == '?').then_some(1))
                 }
                 _ => {
                     self.text.back_to(position);
                     return Ok(item);
                 }
             };
-            self.text.take();
+            let body = self.node(item);
+            item = Part::Node(self.builder.repeat(body, least, most));
         }
     }
 
@@ -296,7 +346,7 @@ impl<'a> Parser<'a, '_> {
         }
     }
 
-    fn literal(&mut self) -> Result<NodeId, Stopped> {
+    fn literal(&mut self) -> Result<String, Stopped> {
         let start = self.text.position();
         self.text.take();
         let mut content = String::new();
@@ -308,7 +358,7 @@ impl<'a> Parser<'a, '_> {
                 }
                 Some('"') => {
                     self.text.take();
-                    return Ok(self.builder.literal(content.as_bytes()));
+                    return Ok(content);
                 }
                 Some(_) => {
                     let position = self.text.position();
@@ -339,12 +389,15 @@ impl<'a> Parser<'a, '_> {
             Some('x') => self.hexadecimal(start, 2),
             Some('u') => self.hexadecimal(start, 4),
             Some('U') => self.hexadecimal(start, 8),
+            Some('\r' | '\n') | None => {
+                self.text.back_to(start + 1);
+                self.unexpected("a character after `\\`")
+            }
             Some(c) => {
                 let why = "known are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH \\UHHHHHHHH; classes such as [0-9] stand \
                            for shorthands";
                 self.fail(start, format!("the escape \\{c} is not known"), why)
             }
-            None => self.unexpected("a character after `\\`"),
         }
     }
 
@@ -382,7 +435,7 @@ impl<'a> Parser<'a, '_> {
             let position = self.text.position();
             let low = self.character()?;
             let mut after = self.text.rest().chars();
-            let range = after.next() == Some('-') && after.next().is_some_and(|c| c != ']');
+            let range = after.next() == Some('-') && after.next().is_some_and(|c| !matches!(c, ']' | '\n' | '\r'));
             if !range {
                 ranges.push((low, low));
                 continue;
@@ -442,8 +495,23 @@ impl<'a> Parser<'a, '_> {
             }
             self.faults.push(fault);
         }
+        self.check_ends();
         self.faults.sort_by_key(|fault| fault.place.as_ref().map_or((0, 0), |place| (place.line, place.column)));
         GrammarError::from_faults(self.faults)?;
         root.ok_or_else(|| Fault::new(FaultCode::Syntax, "there is no rule `root`").into())
+    }
+
+    /// Rules that can never end, those that `root` does not lead to included.
+    fn check_ends(&mut self) {
+        let names: HashMap<RuleId, &str> = self.rules.iter().map(|(name, known)| (known.rule, *name)).collect();
+        for rule in self.builder.endless() {
+            if self.faults.len() >= limits::FAULTS {
+                break;
+            }
+            let Some(name) = names.get(&rule) else { continue };
+            let Some(start) = self.rules.get(name).and_then(|known| known.defined) else { continue };
+            let place = self.text.place(start);
+            self.faults.push(endless(name).at(place));
+        }
     }
 }

@@ -366,9 +366,9 @@ fn hostile_texts_end_soon() {
     let rules = 50_000;
     let calls: String = (0..rules).rev().map(|i| format!(" r{i}")).collect();
     let empty: String = (0..rules).map(|i| format!("r{i} ::= \"\"\n")).collect();
-    let program = compile(&format!("root ::={calls}\n{empty}")).unwrap();
-    assert_eq!(Matcher::new(Arc::new(program)).unwrap_err().code.slug(), "grammar_too_complex");
     for (text, code) in [
+        // More readings at once than can be followed, which is said before the grammar is used.
+        (format!("root ::={calls}\n{empty}"), "grammar_too_complex"),
         (format!("root ::={calls}"), "grammar_syntax"),
         (format!("root ::= {}", ".".repeat(1_000_000)), "grammar_too_complex"),
         (format!("root ::= {}", "\"aaaaaaaaa\" ".repeat(300_000)), "grammar_too_complex"),
@@ -379,4 +379,88 @@ fn hostile_texts_end_soon() {
     }
     let tokens: String = (0..100_000).map(|i| format!("<{i}>")).collect();
     assert_eq!(compile(&format!("root ::= {tokens}")).unwrap().specials().len(), 100_000);
+}
+
+#[test]
+fn literals_of_a_rule_are_one_tree() {
+    let words: Vec<String> = (0..30_000).map(|number| format!("\"{number}\"")).collect();
+    let words = words.join(" | ");
+    judge(&format!("root ::= {words}"), &["0", "77", "29999"], &["", "30000", "077"]);
+    let grammar = format!("root ::= ([a-c]+ | {words} | x) \"!\"\nx ::= \"7\"* | \"\"");
+    judge(&grammar, &["abc!", "29999!", "777777!", "!"], &["29999", "30000!", "7a!"]);
+    // Beginnings of each other, the empty text, the same twice, characters with bytes in common, several in a row.
+    let text =
+        "root ::= \"é\" | \"è\" | \"\" | \"ab\" | \"a\" | \"ab\" | \"a\" \"b\" \"c\" | \"x\"{2} | \"d\" y\ny ::= \"e\"";
+    judge(text, &["é", "è", "", "a", "ab", "abc", "xx", "de"], &["aa", "b", "x", "d", "abcabc", "abe"]);
+    // Groups may lie as deep as before, whatever tree is in them.
+    let longer: Vec<String> = (1..200).map(|length| format!("\"{}\"", "a".repeat(length))).collect();
+    let deep = format!("root ::= {}({}){}", "(\"b\" ".repeat(120), longer.join(" | "), ")".repeat(120));
+    let most = format!("{}{}", "b".repeat(120), "a".repeat(199));
+    judge(&deep, &[&most], &[&most[1..], &format!("{most}a")]);
+}
+
+#[test]
+fn a_rule_that_never_ends_is_named_beside_trees() {
+    // The tree has rules of its own.
+    let words: Vec<String> = (1..300).map(|length| format!("\"{}\"", "a".repeat(length))).collect();
+    let error = compile(&format!("root ::= {} | x\nx ::= \"b\" y\ny ::= x", words.join(" | "))).unwrap_err();
+    let named: Vec<&str> = error.faults().iter().map(|fault| fault.what.as_str()).collect();
+    assert_eq!(named, ["no text fits the rule `x`", "no text fits the rule `y`"]);
+}
+
+#[test]
+fn what_cannot_be_walked_is_refused_at_once() {
+    let many: Vec<String> = (0..30_000).map(|number| format!("[ab] \"{number}\"")).collect();
+    let error = compile(&format!("root ::= {}", many.join(" | "))).unwrap_err();
+    assert_eq!(error.faults()[0].what, "too complex: 30001 parallel readings of the text");
+}
+
+/// Line and column of every fault, with its kind and what happened.
+fn faults(grammar: &str) -> Vec<(usize, usize, &'static str, String)> {
+    let error = compile(grammar).expect_err(grammar);
+    let one = |fault: &crate::Fault| {
+        let place = fault.place.as_ref().expect("every fault of a grammar's text has a place");
+        (place.line, place.column, fault.code.slug(), fault.what.clone())
+    };
+    error.faults().iter().map(one).collect()
+}
+
+#[test]
+fn rules_that_never_end_are_listed_with_all_other_faults() {
+    let endless = |line, name: &str| (line, 1, "grammar_dead_end", format!("no text fits the rule `{name}`"));
+    assert_eq!(faults("root ::= \"a\" | x\n\nx ::= \"b\" x\n"), [endless(3, "x")]);
+    // Whatever `root` leads to.
+    assert_eq!(
+        faults("root ::= \"a\"\n  x ::= \"b\" y\ny ::= x\n"),
+        [(2, 3, "grammar_dead_end", endless(2, "x").3), endless(3, "y")]
+    );
+    assert_eq!(faults("root ::= \"a\"\nx ::= [^\\U00000000-\\U0010ffff]"), [endless(2, "x")]);
+    // Beside faults of other kinds; a rule that cannot be read, or is missing, may be one that ends.
+    let found = faults("root ::= x | y | z | gone\nx ::= \"a\" x\ny ::= \"b\nz ::= y\nlast ::= gone last\n");
+    assert_eq!(
+        found,
+        [
+            (1, 22, "grammar_syntax", "the rule `gone` is not defined".to_owned()),
+            endless(2, "x"),
+            (3, 7, "grammar_syntax", "the literal is not closed".to_owned()),
+            endless(5, "last"),
+        ]
+    );
+}
+
+#[test]
+fn what_ends_too_early_is_named_where_it_stands() {
+    let case = |grammar, line, column, what: &str| {
+        assert_eq!(faults(grammar), [(line, column, "grammar_syntax", what.to_owned())], "{grammar}");
+    };
+    case("root ::= [a-\n", 1, 10, "the class is not closed");
+    case("root ::= [a-\r\n", 1, 10, "the class is not closed");
+    case("root ::= [a\\\n", 1, 13, "expected a character after `\\`");
+    case("root ::= \"a\\\n", 1, 13, "expected a character after `\\`");
+    let item = "expected a rule name, a literal, a class or \"(\"";
+    case("root ::= \"a\" |\n\n\n", 1, 15, item);
+    case("root ::=\n\n", 1, 9, item);
+    let error = compile("root ::= (\"a\"\n  \"b\"\n\n").unwrap_err();
+    let report = error.faults()[0].report();
+    assert!(report.starts_with("2:6: expected `)`") && report.ends_with("\n      \"b\"\n         ^"), "{report}");
 }

@@ -78,6 +78,11 @@ impl<'a> Text<'a> {
         self.at
     }
 
+    /// The position behind the last character that is not blank.
+    pub(super) fn end(&self) -> usize {
+        self.text.trim_end().len()
+    }
+
     /// Goes back to a position.
     pub(super) fn back_to(&mut self, position: usize) {
         self.at = position;

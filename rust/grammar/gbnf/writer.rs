@@ -109,7 +109,7 @@ impl<'a> Writer<'a> {
                 self.text.push_str(&name);
             }
             Node::Special(number) => {
-                let shown = self.specials.get(number).map(|special| token(special));
+                let shown = self.specials.get(number).map(ToString::to_string);
                 self.text.push_str(&shown.unwrap_or_default());
             }
         }
@@ -223,14 +223,6 @@ fn times(least: u32, most: Option<u32>) -> String {
         (least, None) => format!("{{{least},}}"),
         (least, Some(most)) if least == most => format!("{{{least}}}"),
         (least, Some(most)) => format!("{{{least},{most}}}"),
-    }
-}
-
-fn token(special: &Special) -> String {
-    match special {
-        Special::Text(text) => text.clone(),
-        Special::Id(id) => format!("<[{id}]>"),
-        Special::Not(other) => format!("!{}", token(other)),
     }
 }
 

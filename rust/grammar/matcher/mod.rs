@@ -45,6 +45,14 @@ pub struct Matcher {
     fault: Option<Fault>,
 }
 
+/// Whether a program can be walked at all.
+///
+/// # Errors
+/// A limit that it hits before any text.
+pub(crate) fn can_begin(program: &Program) -> Result<(), Fault> {
+    Arena::new(program).map(|_| ())
+}
+
 fn new_epoch() -> u64 {
     static EPOCHS: AtomicU64 = AtomicU64::new(1);
     EPOCHS.fetch_add(1, Ordering::Relaxed)

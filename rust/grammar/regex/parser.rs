@@ -114,6 +114,9 @@ impl Parser<'_> {
                 Some('*' | '+' | '?') => {
                     return Err(self.fault("nothing to repeat", "a sign of repetition stands alone"));
                 }
+                Some('{') if self.count_stands_alone()? => {
+                    return Err(self.fault("nothing to repeat", "a count stands alone"));
+                }
                 Some(_) => {
                     let item = self.item()?;
                     parts.push(self.repeated(item)?);
@@ -150,6 +153,12 @@ impl Parser<'_> {
         let start = self.at;
         self.at += 1;
         if self.take_if("?") {
+            if self.take_if("P<") {
+                self.at = start;
+                let fault =
+                    self.fault("a group named by `(?P<` cannot be enforced", "the notation is that of ECMA-262");
+                return Err(Fault { code: FaultCode::Unsupported, ..fault }.fix("write (?<name>...)"));
+            }
             let named = self.take_if("<") && !matches!(self.peek(), Some('=' | '!'));
             if named {
                 while self.peek().is_some_and(|c| c != '>' && c != ')') {
@@ -194,6 +203,14 @@ impl Parser<'_> {
             return Err(self.fault("the bounds are the wrong way round", "the least comes first"));
         }
         Ok(Pattern::Repeat { body: Box::new(item), least, most })
+    }
+
+    /// Whether a count begins here, where an item was expected.
+    fn count_stands_alone(&mut self) -> PatternResult<bool> {
+        let start = self.at;
+        let stands = self.counts()?.is_some();
+        self.at = start;
+        Ok(stands)
     }
 
     /// `{m}`, `{m,}` or `{m,n}`; nothing is taken when it is none of these.

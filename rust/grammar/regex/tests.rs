@@ -18,6 +18,7 @@ fn notation() {
         (r"[a\-z\]\\]+", &["a-z", "]\\"], &["b", ""]),
         (r"\u00e9\x41\u{1F600}\uD83D\uDE00\t", &["éA😀😀\t"], &["éA😀\t"]),
         (r"x{,3}", &["x{,3}"], &["x", "xxx"]),
+        (r"^x{2}{,3}{$", &["xx{,3}{"], &["xx", "x{2}{,3}{"]),
         (r".", &["é", "😀", "\t"], &["", "\n", "ab"]),
         (r"(?<year>\d\d)\s", &["19 ", "19\u{00A0}"], &["19", "1 "]),
         (r"", &[""], &["a"]),
@@ -38,6 +39,11 @@ fn what_is_not_regular_or_not_understood_is_refused() {
         (r"(a$)b", "schema_unsupported"),
         (r"a**", "grammar_syntax"),
         (r"*a", "grammar_syntax"),
+        (r"a{2}{3}", "grammar_syntax"),
+        (r"a+?{3,}", "grammar_syntax"),
+        (r"^{2}", "grammar_syntax"),
+        (r"^x{0}{2}", "grammar_syntax"),
+        (r"a|({1,2})", "grammar_syntax"),
         (r"(a", "grammar_syntax"),
         (r"a)", "grammar_syntax"),
         (r"[a", "grammar_syntax"),
@@ -52,6 +58,16 @@ fn what_is_not_regular_or_not_understood_is_refused() {
     assert!(accepts(&"{1,".repeat(50_000), &"{1,".repeat(50_000)), "braces that begin no count");
     let deep = format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000));
     assert_eq!(compile(&deep).unwrap_err().code(), "grammar_too_complex");
+}
+
+#[test]
+fn a_group_named_as_in_python_is_told_from_a_look_around() {
+    let error = compile("a(?P<x>b)").unwrap_err();
+    let fault = &error.faults()[0];
+    assert_eq!((error.code(), fault.fix.as_deref()), ("schema_unsupported", Some("write (?<name>...)")));
+    assert_eq!(fault.place.as_ref().map(|place| place.column), Some(2));
+    assert!(compile("a(?<x>b)").is_ok());
+    assert!(compile("(?=a)").unwrap_err().to_string().contains("look-around"));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use super::Compiler;
 use super::merge::{Flat, Part};
 use super::reference::{Located, below};
 use crate::builder::NodeId;
-use crate::error::Fault;
 use crate::limits;
 
 /// Every so many items the expression goes on in a rule of its own.
@@ -53,7 +52,7 @@ impl<'a> Compiler<'a, '_> {
         let least = self.least(flat, "minItems");
         let mut most = self.most(flat, "maxItems").unwrap_or(u64::MAX);
         if least > limits::REPETITIONS.most as u64 {
-            self.fault(Fault::limit(limits::REPETITIONS, least), &flat.pointer());
+            self.fault(self.uncountable(flat, "minItems"), &flat.pointer());
             return None;
         }
         let length =

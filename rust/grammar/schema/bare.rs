@@ -5,10 +5,10 @@ use crate::error::{Fault, FaultCode};
 use crate::limits;
 use crate::regex::{Characters, LAST};
 use crate::text::until;
+use crate::words;
 
 use super::Compiler;
 use super::types::Types;
-use super::words;
 
 /// Characters of a bare text that is counted or follows a pattern: all but the first of the mark, so that it ends once.
 struct Bare(u32);
@@ -54,7 +54,7 @@ impl Compiler<'_, '_> {
             }
             let (least, most) = (self.least(&flat, "minLength"), self.most(&flat, "maxLength"));
             if least > limits::REPETITIONS.most as u64 {
-                self.fault(Fault::limit(limits::REPETITIONS, least), &flat.pointer());
+                self.fault(self.uncountable(&flat, "minLength"), &flat.pointer());
                 continue;
             }
             if most.is_some_and(|most| most < least) {

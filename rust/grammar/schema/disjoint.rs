@@ -7,11 +7,11 @@
 
 use std::rc::Rc;
 
-use super::Compiler;
 use super::merge::Flat;
 use super::reference::below;
 use super::types::Types;
 use super::validate::Verdict;
+use super::{Compiler, Weight};
 
 /// How deep properties are looked into.
 const DEEPEST: usize = 8;
@@ -87,9 +87,33 @@ impl<'a> Compiler<'a, '_> {
     pub(super) fn refuse(&mut self, pointer: &str, keyword: &str, why: &str) {
         let place = below(pointer, keyword);
         if self.options.lenient {
-            self.note(&place, &format!("`{keyword}` is ignored: {why}"));
+            self.note_of(Weight::Ignored, &place, &format!("`{keyword}` is ignored: {why}"));
         } else {
             self.unsupported(&place, keyword, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SchemaOptions, compile};
+    use super::Weight;
+
+    #[test]
+    fn notes_weigh_what_they_say() {
+        let text =
+            r#"{"properties": {"a": {"type": "string", "not": {}, "colour": 1, "format": "x"}}, "minProperties": 1}"#;
+        let options = SchemaOptions { lenient: true, ..SchemaOptions::default() };
+        let mut notes: Vec<(String, Weight)> =
+            compile(text, &options).unwrap().notes.into_iter().map(|note| (note.pointer, note.weight)).collect();
+        notes.sort_by(|one, other| one.0.cmp(&other.0));
+        let expected = [
+            ("#", Weight::Usual),
+            ("#/minProperties", Weight::Ignored),
+            ("#/properties/a/colour", Weight::Remark),
+            ("#/properties/a/format", Weight::Remark),
+            ("#/properties/a/not", Weight::Ignored),
+        ];
+        assert_eq!(notes, expected.map(|(pointer, weight)| (pointer.to_owned(), weight)));
     }
 }

@@ -23,9 +23,9 @@ struct Branch {
 }
 
 /// A key in quotes that is not one of the names.
-pub(super) fn other_than(builder: &mut Builder, names: &[&str]) -> NodeId {
+pub(super) fn other_than(builder: &mut Builder, quoted: &Quoted, names: &[&str]) -> NodeId {
     let tree = tree(names);
-    let quoted = Quoted::canonical();
+    let quoted = quoted.canonical();
     let any = quoted.one_of(builder, &[(0, LAST)]);
     let anything = builder.repeat(any, 0, None);
     let quote = builder.literal(b"\"");

@@ -32,7 +32,6 @@ mod tests;
 mod types;
 mod validate;
 mod value;
-mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -44,6 +43,7 @@ use crate::error::{Fault, FaultCode, GrammarError, shown};
 use crate::gbnf;
 use crate::limits;
 use crate::program::{Program, RuleId};
+use crate::words;
 
 use keywords::{Role, role};
 use merge::{Flat, Key};
@@ -73,6 +73,29 @@ pub struct SchemaOptions {
     pub whitespace: Whitespace,
 }
 
+/// How much a note matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// So it is with most schemas.
+    Usual,
+    /// The author may have meant something else.
+    Remark,
+    /// What was asked for is not enforced.
+    Ignored,
+}
+
+impl Weight {
+    /// `usual`, `remark`, `ignored`.
+    #[must_use]
+    pub fn slug(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Remark => "remark",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
 /// Something about a schema that its author should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -80,6 +103,8 @@ pub struct Note {
     pub pointer: String,
     /// What is the case there.
     pub text: String,
+    /// How much it matters.
+    pub weight: Weight,
 }
 
 /// A schema as a program.
@@ -139,6 +164,7 @@ pub fn build(
     options: &SchemaOptions,
     notes: &mut Vec<Note>,
 ) -> Result<NodeId, GrammarError> {
+    check_depth(document)?;
     let mut compiler = Compiler::new(document, builder, options);
     let node = compiler.build(pointer);
     notes.extend(compiler.finish()?);
@@ -150,11 +176,18 @@ pub fn build(
 /// # Errors
 /// Everything that is wrong with it.
 pub fn kinds(document: &Value, pointer: &str, options: &SchemaOptions) -> Result<Kinds, GrammarError> {
+    check_depth(document)?;
     let mut builder = Builder::new();
     let mut compiler = Compiler::new(document, &mut builder, options);
     let kinds = compiler.kinds(pointer);
     compiler.finish()?;
     kinds.ok_or_else(|| dead_end(pointer).into())
+}
+
+/// Refuses what lies deeper than a text that [`read`] takes.
+fn check_depth(document: &Value) -> Result<(), GrammarError> {
+    let depth = read::depth(document);
+    if depth > limits::DEPTH.most { Err(Fault::limit(limits::DEPTH, depth).into()) } else { Ok(()) }
 }
 
 /// The JSON pointer of a part of a document.
@@ -203,12 +236,12 @@ pub struct Compiler<'a, 'b> {
 }
 
 impl<'a, 'b> Compiler<'a, 'b> {
-    /// A compiler for the schemas of a document.
+    /// A compiler for the schemas of a document, which is no deeper than [`read`] allows.
     pub fn new(document: &'a Value, builder: &'b mut Builder, options: &SchemaOptions) -> Self {
         builder.prune();
         let signs = Signs::new(builder, options.whitespace);
         let document = Document::new(document);
-        let mut compiler = Self {
+        Self {
             old: document.is_old(),
             document,
             builder,
@@ -227,11 +260,12 @@ impl<'a, 'b> Compiler<'a, 'b> {
             signs,
             quoted: Quoted::default(),
             any_value: None,
-        };
-        if read::depth(compiler.document.root) > limits::DEPTH.most {
-            compiler.fault(Fault::limit(limits::DEPTH, "more"), "#");
         }
-        compiler
+    }
+
+    /// Keeps a text of ASCII characters out of the strings and keys that are built from now on: they can hold it escaped.
+    pub fn avoid(&mut self, text: &'static str) {
+        self.quoted = Quoted::avoiding(text);
     }
 
     /// The values of the schema at a place; `None` when there are none, or when something is wrong with it.
@@ -244,6 +278,9 @@ impl<'a, 'b> Compiler<'a, 'b> {
         let schema = self.located(pointer)?;
         let node = self.child_of(&[schema], types);
         while let Some((rule, flat, types)) = self.queue.pop_front() {
+            if self.builder.fault().is_some() {
+                break;
+            }
             let parts = self.parts(&flat, types);
             let body =
                 if parts.is_empty() { self.builder.bytes(ByteSet::EMPTY) } else { self.builder.alternatives(parts) };
@@ -254,6 +291,10 @@ impl<'a, 'b> Compiler<'a, 'b> {
 
     /// Says what fits nothing: all of it is a fault, parts of it are left out.
     fn settle(&mut self, node: Option<NodeId>, pointer: &str) -> Option<NodeId> {
+        // Behind a limit nothing is as it was meant: `finish` names it.
+        if self.builder.fault().is_some() {
+            return None;
+        }
         let reasons = std::mem::take(&mut self.reasons);
         let (names, dead) = node.map_or((Vec::new(), true), |node| self.builder.dead_rules(node));
         let places: Vec<String> = innermost(&names).into_iter().map(str::to_owned).collect();
@@ -302,6 +343,9 @@ impl<'a, 'b> Compiler<'a, 'b> {
     /// # Errors
     /// Everything that was wrong.
     pub fn finish(self) -> Result<Vec<Note>, GrammarError> {
+        if let Some(fault) = self.builder.fault() {
+            return Err(fault.clone().into());
+        }
         GrammarError::from_faults(self.faults).map(|()| self.notes)
     }
 
@@ -348,7 +392,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         self.check(&flat, types);
         let node = if self.listed_here(&flat) {
             let values = self.listed(&flat).unwrap_or_default();
-            words::one_of(self.builder, values.into_iter().map(|value| value.to_string()).collect())
+            words::one_of(self.builder, values.into_iter().map(|value| self.quoted.written(value)).collect())
         } else if types.meets(Types::OBJECT.or(Types::ARRAY)) {
             let rule = self.builder.declare(&flat.pointer());
             let node = self.builder.rule(rule);
@@ -503,21 +547,27 @@ impl<'a, 'b> Compiler<'a, 'b> {
     }
 
     fn unsupported(&mut self, pointer: &str, keyword: &str, why: &str) {
-        let fault = Fault::new(FaultCode::Unsupported, format!("`{keyword}` is not supported here"))
-            .why(why)
-            .fix("change the schema, or ignore the keyword: --schema-lenient, `lenient=True` in Python");
+        let fault =
+            Fault::new(FaultCode::Unsupported, format!("`{keyword}` is not supported here")).why(why).fix(IGNORE);
         self.fault(fault, pointer);
     }
 
     fn note(&mut self, pointer: &str, text: &str) {
+        self.note_of(Weight::Remark, pointer, text);
+    }
+
+    fn note_of(&mut self, weight: Weight, pointer: &str, text: &str) {
         if self.muted == 0
             && self.notes.len() < limits::FAULTS
             && self.told.insert((pointer.to_owned(), text.to_owned()))
         {
-            self.notes.push(Note { pointer: shown(pointer), text: shown(text) });
+            self.notes.push(Note { pointer: shown(pointer), text: shown(text), weight });
         }
     }
 }
+
+/// What can be done about a keyword that cannot be enforced.
+pub(crate) const IGNORE: &str = "change the schema, or ignore the keyword with --schema-lenient";
 
 /// Whether a keyword makes more of a schema than its type.
 fn restricts(keyword: &str) -> bool {

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::Compiler;
 use super::keys;
 use super::merge::Flat;
 use super::reference::{Located, below};
+use super::{Compiler, Weight};
 use crate::builder::NodeId;
 use crate::error::{Fault, FaultCode};
 
@@ -114,7 +114,7 @@ impl<'a> Compiler<'a, '_> {
         if schemas.is_empty() && flat.values("properties").next().is_some() {
             if !std::mem::replace(&mut self.told_closed, true) {
                 let text = "objects with `properties` have no further ones unless `additionalProperties` says so";
-                self.note(&flat.pointer(), text);
+                self.note_of(Weight::Usual, &flat.pointer(), text);
             }
             return None;
         }
@@ -122,7 +122,7 @@ impl<'a> Compiler<'a, '_> {
         if !self.spend(names.iter().map(|name| name.len()).sum()) {
             return None;
         }
-        let key = keys::other_than(self.builder, names);
+        let key = keys::other_than(self.builder, &self.quoted, names);
         Some(self.builder.sequence(vec![key, self.signs.colon, value]))
     }
 

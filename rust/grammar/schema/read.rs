@@ -1,5 +1,6 @@
 //! From text to a document, and from keywords to what they say.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::Compiler;
@@ -13,27 +14,43 @@ use crate::limits;
 /// Reads a schema document.
 ///
 /// # Errors
-/// Text that is too long or no JSON, with its place; numbers that would be rounded.
+/// Text that is too long, too deep or no JSON, with its place; numbers that would be rounded.
 pub fn read(text: &str) -> Result<Value, GrammarError> {
     if text.len() > limits::SOURCE_BYTES.most {
         return Err(Fault::limit(limits::SOURCE_BYTES, text.len()).into());
     }
-    let document: Value = serde_json::from_str(text).map_err(|error| {
+    if let Some(at) = too_deep(text) {
+        return Err(Fault::limit(limits::DEPTH, limits::DEPTH.most + 1).at(place_at(text, at)).into());
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.disable_recursion_limit();
+    let document = Value::deserialize(&mut reader).and_then(|document| reader.end().map(|()| document));
+    let document = document.map_err(|error| {
         let what = error.to_string();
         // The place is shown with the fault.
         let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
-        let code = if what.starts_with("recursion limit") { FaultCode::TooComplex } else { FaultCode::Syntax };
-        let fault = Fault::new(code, format!("the schema is no JSON that can be read: {what}"));
+        // Such a number is JSON all the same.
+        if let Some(at) = rounded(text).filter(|_| what.starts_with("number out of range")) {
+            return inexact(text, at);
+        }
+        let fault = Fault::new(FaultCode::Syntax, format!("the schema is no JSON that can be read: {what}"));
         fault.at(place(text, error.line(), error.column()))
     })?;
-    if let Some(at) = rounded(text) {
-        let before = &text[..at.start];
-        let start = before.rfind('\n').map_or(0, |end| end + 1);
-        let place = place(text, before.matches('\n').count() + 1, at.start - start + 1);
-        let what = format!("the number {} has more digits than can be kept", &text[at.clone()]);
-        return Err(Fault::new(FaultCode::Unsupported, what).fix("write it with fewer digits").at(place).into());
-    }
-    Ok(document)
+    rounded(text).map_or(Ok(document), |at| Err(inexact(text, at).into()))
+}
+
+/// The fault of a number that stands at a place and is not kept exactly.
+fn inexact(text: &str, at: std::ops::Range<usize>) -> Fault {
+    let place = place_at(text, at.start);
+    let fault = Fault::new(FaultCode::Unsupported, format!("the number {} cannot be kept exactly", &text[at]));
+    fault.why("it is kept in 64 bits").fix("write one of fewer digits, or nearer to 1").at(place)
+}
+
+/// The place of a byte.
+fn place_at(text: &str, at: usize) -> Place {
+    let before = &text[..at];
+    let start = before.rfind('\n').map_or(0, |end| end + 1);
+    place(text, before.matches('\n').count() + 1, at - start + 1)
 }
 
 /// A place that is given by its line and by its column in bytes, both from 1; the column is 0 at the end of the line before.
@@ -42,6 +59,22 @@ fn place(text: &str, line: usize, column: usize) -> Place {
     let (number, content) = (line.max(1), text.split('\n').nth(line.saturating_sub(1)).unwrap_or_default());
     let before = &content[..content.floor_char_boundary(column.saturating_sub(1))];
     Place { line: number, column: before.chars().count() + 1, text: content.chars().take(SHOWN).collect() }
+}
+
+/// The first bracket of a JSON text that lies deeper than [`limits::DEPTH`].
+fn too_deep(text: &str) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    text.bytes().position(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > limits::DEPTH.most
+    })
 }
 
 /// The first number of a JSON text that is not kept exactly.
@@ -70,17 +103,17 @@ fn rounded(text: &str) -> Option<std::ops::Range<usize>> {
     None
 }
 
-/// How deep values lie inside each other.
+/// How deep lists and objects lie inside each other.
 pub(super) fn depth(document: &Value) -> usize {
     let mut deepest = 0;
     let mut open = vec![(document, 1)];
     while let Some((value, depth)) = open.pop() {
-        deepest = deepest.max(depth);
         match value {
             Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
             Value::Object(members) => open.extend(members.values().map(|member| (member, depth + 1))),
-            _ => {}
+            _ => continue,
         }
+        deepest = deepest.max(depth);
     }
     deepest
 }
@@ -108,6 +141,13 @@ impl<'a> Compiler<'a, '_> {
     /// The largest of lower bounds on a count.
     pub(super) fn least(&mut self, flat: &Flat<'a>, keyword: &str) -> u64 {
         self.counts(flat, keyword).into_iter().max().unwrap_or(0)
+    }
+
+    /// The fault of a lower bound that is larger than can be counted, with the number that the schema has.
+    pub(super) fn uncountable(&self, flat: &Flat<'a>, keyword: &str) -> Fault {
+        let numbers = flat.values(keyword).filter_map(|(_, value)| Decimal::parse(&value.as_number()?.to_string()));
+        let digits = numbers.max().map(|number| number.whole).unwrap_or_default();
+        Fault::limit(limits::REPETITIONS, String::from_utf8_lossy(&digits))
     }
 
     /// The smallest of upper bounds on a count.

@@ -61,7 +61,9 @@ impl<'a> Document<'a> {
 
     /// What the `$ref` of the schema at `from` points at.
     pub(super) fn resolve(&mut self, reference: &str, from: &str) -> Result<Located<'a>, Miss> {
-        let fragment = match (reference.strip_prefix('#'), self.behind_own_address(reference)) {
+        // The empty reference is the document that it stands in (RFC 3986, 4.4).
+        let same = if reference.is_empty() { Some("") } else { reference.strip_prefix('#') };
+        let fragment = match (same, self.behind_own_address(reference)) {
             (Some(fragment), _) if !self.has_own_base(from) => fragment,
             (None, Some(fragment)) => fragment,
             _ => return Err(Miss::Foreign),

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::Compiler;
 use super::format;
 use super::merge::Flat;
 use super::reference::below;
+use super::{Compiler, IGNORE};
 use crate::builder::{Builder, NodeId};
 use crate::bytes::ByteSet;
-use crate::error::{Fault, FaultCode};
+use crate::error::FaultCode;
 use crate::limits;
 use crate::regex::{Characters, LAST, Pattern, parse};
+use crate::text::without;
 use crate::utf8;
 
 /// Ranges of code points.
@@ -38,39 +39,76 @@ const FIRST_PAIR: u32 = 0x1_0000;
 pub(super) struct Quoted {
     /// Whether only the shortest way of writing a character is allowed.
     canonical: bool,
+    /// A text of ASCII characters that does not stand in strings as it is: one of its characters is then escaped.
+    avoids: Option<&'static str>,
     known: RefCell<HashMap<Vec<(u32, u32)>, NodeId>>,
 }
 
 impl Quoted {
+    /// Characters of strings that do not hold a text as it is.
+    pub(super) fn avoiding(text: &'static str) -> Self {
+        Self { avoids: Some(text), ..Self::default() }
+    }
+
     /// One way of writing for each character.
-    pub(super) fn canonical() -> Self {
-        Self { canonical: true, known: RefCell::default() }
+    pub(super) fn canonical(&self) -> Self {
+        Self { canonical: true, avoids: self.avoids, known: RefCell::default() }
+    }
+
+    /// Any text, without quotes.
+    pub(super) fn any_text(&self, builder: &mut Builder) -> NodeId {
+        match self.avoids {
+            None => {
+                let character = self.one_of(builder, &[(0, LAST)]);
+                builder.repeat(character, 0, None)
+            }
+            // Built once for all schemas.
+            Some(avoided) => without(builder, avoided.as_bytes(), &is_raw, &|builder| {
+                let body = escape(builder, &[(0, LAST)]);
+                let rule = builder.declare("escape");
+                builder.define(rule, body);
+                builder.rule(rule)
+            }),
+        }
+    }
+
+    /// A value as its JSON text.
+    pub(super) fn written(&self, value: &Value) -> String {
+        let text = value.to_string();
+        match self.avoids.zip(self.avoided()) {
+            // Only a string can hold it.
+            Some((avoided, first)) => {
+                let escaped = String::from_utf8(canonical_escape(first)).unwrap_or_default();
+                text.replace(avoided, &format!("{escaped}{}", avoided.get(1..).unwrap_or_default()))
+            }
+            None => text,
+        }
+    }
+
+    /// The character of the avoided text that is escaped where texts are counted or follow a pattern: its first.
+    fn avoided(&self) -> Option<u8> {
+        self.avoids.and_then(|text| text.bytes().next())
     }
 
     fn built(&self, builder: &mut Builder, ranges: &Ranges) -> NodeId {
-        let raw = builder.characters(&common(ranges, RAW));
+        let mut plain = common(ranges, RAW);
+        if let Some(byte) = self.avoided() {
+            plain = common(&plain, &utf8::complement(vec![(u32::from(byte), u32::from(byte))]));
+        }
+        let raw = builder.characters(&plain);
         let holds = |code: u32| ranges.iter().any(|(low, high)| (*low..=*high).contains(&code));
         // A single character, such as the hyphens of a pattern, is fixed byte by byte.
         let single = matches!(ranges, [(low, high)] if low == high);
         if self.canonical || single {
             let mut parts = vec![raw];
-            let escaped = (0..0x20u8).chain([b'"', b'\\']).filter(|byte| holds(u32::from(*byte)));
+            let escaped = (0..0x20u8).chain([b'"', b'\\']).chain(self.avoided());
+            let escaped = escaped.filter(|byte| holds(u32::from(*byte)));
             for byte in escaped {
                 parts.push(builder.literal(&canonical_escape(byte)));
             }
             return builder.alternatives(parts);
         }
-        let letters: ByteSet = SHORT.iter().filter(|(_, code)| holds(*code)).map(|(letter, _)| *letter).collect();
-        let mut escapes = Vec::new();
-        if !letters.is_empty() {
-            escapes.push(builder.bytes(letters));
-        }
-        let numeric = numeric(builder, ranges);
-        let u = builder.literal(b"u");
-        escapes.push(builder.sequence(vec![u, numeric]));
-        let escape = builder.alternatives(escapes);
-        let backslash = builder.literal(b"\\");
-        let escape = builder.sequence(vec![backslash, escape]);
+        let escape = escape(builder, ranges);
         builder.alternatives(vec![raw, escape])
     }
 }
@@ -94,7 +132,27 @@ impl Characters for Quoted {
     }
 }
 
-/// A character below 0x80 that cannot stand in quotes as it is, in the way that serialisers write it.
+fn is_raw(byte: u8) -> bool {
+    RAW.iter().any(|(low, high)| (*low..=*high).contains(&u32::from(byte)))
+}
+
+/// A character of these ranges as an escape.
+fn escape(builder: &mut Builder, ranges: &Ranges) -> NodeId {
+    let holds = |code: u32| ranges.iter().any(|(low, high)| (*low..=*high).contains(&code));
+    let letters: ByteSet = SHORT.iter().filter(|(_, code)| holds(*code)).map(|(letter, _)| *letter).collect();
+    let mut escapes = Vec::new();
+    if !letters.is_empty() {
+        escapes.push(builder.bytes(letters));
+    }
+    let numeric = numeric(builder, ranges);
+    let u = builder.literal(b"u");
+    escapes.push(builder.sequence(vec![u, numeric]));
+    let escape = builder.alternatives(escapes);
+    let backslash = builder.literal(b"\\");
+    builder.sequence(vec![backslash, escape])
+}
+
+/// A character below 0x80 that does not stand in quotes as it is, in the way that serialisers write it.
 fn canonical_escape(byte: u8) -> Vec<u8> {
     match SHORT.iter().find(|(_, code)| *code == u32::from(byte)) {
         Some((letter, _)) => vec![b'\\', *letter],
@@ -218,7 +276,7 @@ impl<'a> Compiler<'a, '_> {
             return None;
         }
         if least > limits::REPETITIONS.most as u64 {
-            self.fault(Fault::limit(limits::REPETITIONS, least), &flat.pointer());
+            self.fault(self.uncountable(flat, "minLength"), &flat.pointer());
             return None;
         }
         // A larger bound than can be counted is kept as the largest that can.
@@ -234,12 +292,13 @@ impl<'a> Compiler<'a, '_> {
         let plain = patterns.is_none();
         let quoted = std::mem::take(&mut self.quoted);
         let text = match patterns {
+            None if least == 0 && most.is_none() => quoted.any_text(self.builder),
             None => {
                 let character = quoted.one_of(self.builder, &[(0, LAST)]);
                 self.builder.repeat(character, least as u32, most.map(|most| most as u32))
             }
             Some((pattern, true)) => pattern.build(self.builder, &quoted),
-            Some((pattern, false)) => pattern.build(self.builder, &Quoted::canonical()),
+            Some((pattern, false)) => pattern.build(self.builder, &quoted.canonical()),
         };
         self.quoted = quoted;
         let quote = self.builder.literal(b"\"");
@@ -300,6 +359,8 @@ impl<'a> Compiler<'a, '_> {
                 None
             }
             Err(fault) => {
+                let unsupported = fault.code == FaultCode::Unsupported;
+                let fault = if unsupported && fault.fix.is_none() { fault.fix(IGNORE) } else { fault };
                 self.fault(fault, &below(&pointer, "pattern"));
                 None
             }
@@ -327,7 +388,7 @@ impl<'a> Compiler<'a, '_> {
 
     /// The value as its JSON text.
     pub(super) fn literal(&mut self, value: &Value) -> NodeId {
-        let text = value.to_string();
+        let text = self.quoted.written(value);
         self.builder.literal(text.as_bytes())
     }
 }

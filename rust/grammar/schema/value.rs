@@ -1,10 +1,8 @@
 //! Any JSON value, and what stands between values.
 
 use super::number;
-use super::string::Quoted;
 use super::{Compiler, Whitespace};
 use crate::builder::{Builder, NodeId};
-use crate::regex::{Characters, LAST};
 
 /// Spaces of the deepest indent.
 const INDENT: u32 = 64;
@@ -75,9 +73,7 @@ impl Compiler<'_, '_> {
 
     /// Any string.
     fn any_string(&mut self) -> NodeId {
-        let quoted: &Quoted = &self.quoted;
-        let character = quoted.one_of(self.builder, &[(0, LAST)]);
-        let text = self.builder.repeat(character, 0, None);
+        let text = self.quoted.any_text(self.builder);
         let quote = self.builder.literal(b"\"");
         let body = self.builder.sequence(vec![quote, text, quote]);
         let rule = self.builder.declare("string");

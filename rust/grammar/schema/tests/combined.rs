@@ -131,6 +131,14 @@ fn references() {
         &[r#"{"value":1,"children":[{"value":{"x":[]},"children":[]}]}"#],
         &[r#"{"children":[]}"#, r#"{"value":1,"children":[{}]}"#],
     );
+    // The empty reference is the whole document, but for one within a base of its own.
+    judge(
+        r#"{"$id":"http://x/y","type":"object","properties":{"a":{"$ref":""}}}"#,
+        &["{}", r#"{"a":{"a":{}}}"#],
+        &[r#"{"a":1}"#],
+    );
+    let own = r#"{"properties":{"a":{"$id":"http://x/","items":{"$ref":""}}}}"#;
+    assert_eq!(compile(own, &SchemaOptions::default()).unwrap_err().code(), "schema_unsupported");
     // Siblings of a reference hold too.
     judge(r##"{"$defs":{"s":{"type":"string"}},"$ref":"#/$defs/s","maxLength":2}"##, &[r#""ab""#], &[r#""abc""#, "1"]);
     judge(

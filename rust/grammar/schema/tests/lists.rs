@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::words::one_of;
 use super::super::{SchemaOptions, compile};
 use super::{Random, Texts, judge};
 use crate::builder::Builder;
 use crate::constraint::Constraint;
 use crate::matcher::Matcher;
+use crate::words::one_of;
 
 /// Every text of a grammar up to a length.
 fn language(matcher: &mut Matcher, text: &mut Vec<u8>, found: &mut BTreeSet<Vec<u8>>) {

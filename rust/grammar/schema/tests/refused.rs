@@ -74,7 +74,6 @@ fn se_18_nothing_is_opened() {
         r#"{"$ref":"http://127.0.0.1:9/x"}"#,
         r#"{"$ref":"file:///etc/passwd"}"#,
         r#"{"$id":"http://x/","$ref":"y"}"#,
-        r#"{"$ref":""}"#,
         r##"{"$defs":{"a":{"$id":"http://x/","$ref":"#/$defs/b"},"b":{}},"$ref":"#/$defs/a"}"##,
     ] {
         for lenient in [false, true] {
@@ -133,6 +132,20 @@ fn all_faults_in_one_run() {
 }
 
 #[test]
+fn what_leniency_would_ignore_says_so() {
+    for schema in [r#"{"not":{}}"#, r#"{"type":"string","pattern":"^(?=a)b$"}"#, r#"{"pattern":"\\bword"}"#] {
+        let error = compile(schema, &SchemaOptions::default()).unwrap_err();
+        let fix = error.faults()[0].fix.clone().unwrap_or_default();
+        assert!(fix.contains("--schema-lenient"), "{schema} {fix}");
+        assert!(compile(schema, &SchemaOptions { lenient: true, ..SchemaOptions::default() }).is_ok(), "{schema}");
+    }
+    // What has a remedy of its own names that.
+    let faulty = r#"{"pattern":"(?P<x>a)"}"#;
+    let error = compile(faulty, &SchemaOptions::default()).unwrap_err();
+    assert_eq!(error.faults()[0].fix.as_deref(), Some("write (?<name>...)"));
+}
+
+#[test]
 fn schemas_without_values() {
     for (schema, pointer) in [
         ("false", "#"),
@@ -148,6 +161,7 @@ fn schemas_without_values() {
         (r#"{"type":"array","minItems":2,"maxItems":1}"#, "#"),
         (r#"{"type":"array","minItems":1,"items":false}"#, "#"),
         (r##"{"$ref":"#"}"##, "#"),
+        (r#"{"$ref":""}"#, "#"),
         (r##"{"anyOf":[{"$ref":"#"},{"type":"string"}]}"##, "#"),
         (r#"{"allOf":[{"type":"string"},{"type":"integer"}]}"#, "#"),
     ] {
@@ -157,9 +171,34 @@ fn schemas_without_values() {
 }
 
 #[test]
+fn numbers_are_named_as_they_are_written() {
+    for (schema, code, what) in [
+        (r#"{"type":"string","minLength":1e20}"#, "grammar_too_complex", "100000000000000000000 repetitions"),
+        (
+            r#"{"allOf":[{"minItems":3e19},{"minItems":1e20}]}"#,
+            "grammar_too_complex",
+            "100000000000000000000 repetitions",
+        ),
+        (r#"{"maximum":1e400}"#, "schema_unsupported", "the number 1e400 cannot be kept exactly"),
+        (r#"{"minimum":-1E+400}"#, "schema_unsupported", "the number -1E+400 cannot be kept exactly"),
+        (r#"{"minimum":1e-400}"#, "schema_unsupported", "the number 1e-400 cannot be kept exactly"),
+        (r#"{"minimum":1ee400}"#, "grammar_syntax", "no JSON"),
+    ] {
+        let error = compile(schema, &SchemaOptions::default()).unwrap_err();
+        assert_eq!(error.code(), code, "{schema}");
+        assert!(error.faults()[0].what.contains(what), "{schema} {error}");
+    }
+}
+
+#[test]
 fn limits_hold() {
-    let deep = format!("{}true{}", r#"{"items":"#.repeat(200), "}".repeat(200));
-    assert_eq!(compile(&deep, &SchemaOptions::default()).unwrap_err().code(), "grammar_too_complex");
+    let deep = |levels: usize| format!("{}true{}", r#"{"items":"#.repeat(levels), "}".repeat(levels));
+    assert!(compile(&deep(256), &SchemaOptions::default()).is_ok(), "as deep as the limit says");
+    let error = compile(&deep(257), &SchemaOptions::default()).unwrap_err();
+    let fault = &error.faults()[0];
+    assert_eq!((error.code(), fault.what.as_str()), ("grammar_too_complex", "too complex: 257 levels of nesting"));
+    assert_eq!(fault.place.as_ref().map(|place| place.column), Some(256 * r#"{"items":"#.len() + 1));
+    assert!(compile(&format!(r#"{{"const":{:?}}}"#, "[".repeat(300)), &SchemaOptions::default()).is_ok(), "a text");
     let choices: Vec<String> = (0..14)
         .map(|at| format!(r#"{{"anyOf":[{{"title":"{at}"}},{{"minLength":{at}}},{{"maxLength":{}}}]}}"#, at + 50))
         .collect();

@@ -1,6 +1,6 @@
 //! Many texts as one expression.
 //!
-//! The texts of an `enum` share their beginnings: what is built is a tree that branches only where two texts differ, so
+//! The texts of an `enum`, or the literals of a rule, share their beginnings: what is built is a tree that branches only where two texts differ, so
 //! that at each character as few readings are alive as there are different next ones, however many texts there are. Branches
 //! that go on alike become one branch over a class, which turns a list of numbers into a row of digits. It branches between
 //! characters, never within one, so that it can be written down as GBNF.
@@ -42,7 +42,7 @@ impl Fork {
 /// What was built already; equal parts are one node, so that equal branches can be found.
 struct Forest<'b> {
     builder: &'b mut Builder,
-    bytes: HashMap<u8, NodeId>,
+    bytes: [Option<NodeId>; 256],
     /// By text and what follows it.
     rows: HashMap<(String, NodeId), NodeId>,
     /// By whether a text ends there, and the branches.
@@ -51,14 +51,14 @@ struct Forest<'b> {
 }
 
 /// One of the texts; `None` without any.
-pub(super) fn one_of(builder: &mut Builder, mut texts: Vec<String>) -> Option<NodeId> {
+pub(crate) fn one_of(builder: &mut Builder, mut texts: Vec<String>) -> Option<NodeId> {
     texts.sort_unstable();
     texts.dedup();
     if texts.is_empty() {
         return None;
     }
     let empty = builder.empty();
-    let mut forest = Forest { builder, bytes: HashMap::new(), rows: HashMap::new(), forks: HashMap::new(), empty };
+    let mut forest = Forest { builder, bytes: [None; 256], rows: HashMap::new(), forks: HashMap::new(), empty };
     // Forks that are still open, the innermost last; all lie on the way to the text at hand.
     let mut open = vec![Fork::new(0)];
     for (at, text) in texts.iter().enumerate() {
@@ -98,7 +98,7 @@ fn common(one: &str, other: &str) -> usize {
 impl Forest<'_> {
     fn byte(&mut self, byte: u8) -> NodeId {
         let builder = &mut *self.builder;
-        *self.bytes.entry(byte).or_insert_with(|| builder.bytes(ByteSet::from_iter([byte])))
+        *self.bytes[usize::from(byte)].get_or_insert_with(|| builder.bytes(ByteSet::from_iter([byte])))
     }
 
     /// A text, and behind it a tree.
