@@ -3,11 +3,11 @@
 //!
 //! Asserts: a refusal names a place that the document has, is bounded in number and length and cannot drive a terminal; a
 //! keyword that is not followed is named. What is accepted never comes to a place without a way on, means the same each
-//! time, when it is read leniently and when it is written as GBNF; the text of a walk is JSON (or calls of the tools, read by their first closing
-//! marks) and nothing that the standard forbids.
+//! time, when it is read leniently and when it is written as GBNF; the text of a walk is JSON, or calls of the tools that are
+//! read back, and nothing that the standard forbids.
 
 use colibri_grammar::schema::{self, CompiledSchema, Note, SchemaOptions, Whitespace};
-use colibri_grammar::tools::{self, OPENS, ToolOptions};
+use colibri_grammar::tools::{self, Call, Calls, OPENS, ToolOptions};
 use colibri_grammar::{Constraint, FaultCode, GrammarError, Program, gbnf};
 use serde_json::Value;
 
@@ -100,50 +100,39 @@ fn list(text: &str, options: &ToolOptions, input: &mut Input<'_>) {
     let Some(mut matcher) = language::begin(compiled.program) else { return };
     let Some(found) = language::walk(&mut matcher, input, FARTHEST) else { return };
     let found = String::from_utf8(found).expect("calls are UTF-8");
-    let Some((before, calls)) = found.split_once(OPENS) else {
+    let Some(begin) = found.find(OPENS) else {
         assert!(options.free, "no call: {found}");
         return;
     };
-    assert!(options.free || before.is_empty(), "text before a call: {found}");
-    let mut rest = calls;
-    let mut count = 0;
-    loop {
-        rest = call(rest, &document, options);
-        count += 1;
-        let Some(next) = rest.trim_start_matches('\n').strip_prefix(OPENS) else { break };
-        rest = next;
-    }
-    assert!(rest.is_empty() && (options.parallel || count == 1), "{found}");
+    assert!(options.free || begin == 0, "text before a call: {found}");
+    let functions = document.as_array().expect("a list of tools").iter().map(|tool| {
+        let parameters = tool.get("parameters").filter(|parameters| !parameters.is_null());
+        (tool["name"].as_str().expect("a name"), parameters.map_or_else(|| "{}".to_owned(), Value::to_string))
+    });
+    let functions: Vec<(&str, String)> = functions.collect();
+    let (calls, rest) = Calls::new(functions.iter().map(|(name, text)| (*name, text.as_str()))).read(&found[begin..]);
+    assert!(rest.is_empty() && !calls.is_empty() && (options.parallel || calls.len() == 1), "{found}");
+    calls.iter().for_each(|call| fits(call, &document, options));
 }
 
 fn read_again(written: &str) -> Program {
     gbnf::compile(written).unwrap_or_else(|error| panic!("refused when written as GBNF: {error}\n{written}"))
 }
 
-/// Reads one call behind its opening mark; what follows it.
-fn call<'t>(text: &'t str, document: &Value, options: &ToolOptions) -> &'t str {
-    let end = text.find(['<', '\n']).unwrap_or_else(|| panic!("a call without an end: {text}"));
+/// Checks that a call that was read has the arguments that its schema asks for.
+fn fits(call: &Call, document: &Value, options: &ToolOptions) {
     let tools = document.as_array().expect("a list of tools");
-    let tool = tools.iter().find(|tool| tool["name"] == text[..end]).unwrap_or_else(|| panic!("no such tool: {text}"));
+    let tool = tools.iter().find(|tool| tool["name"] == call.name.as_str()).expect("a tool of the list");
     let parameters = &tool["parameters"];
-    let mut given = Vec::new();
-    let mut rest = text[end..].trim_start_matches('\n');
-    while let Some(argument) = rest.strip_prefix("<arg_key>") {
-        let (key, behind) = argument.split_once("</arg_key>").expect("the end of a name");
-        let opened = behind.trim_start_matches('\n').strip_prefix("<arg_value>").expect("a value behind a name");
-        let (value, behind) = opened.split_once("</arg_value>").expect("the end of a value");
+    let arguments: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
+    let arguments = arguments.as_object().expect("arguments are an object");
+    for (key, value) in arguments {
         let schema = parameters["properties"].get(key).unwrap_or_else(|| panic!("no such argument: {key}"));
-        // A text that is JSON may be meant as that or as a string.
-        let readings = [Some(Value::from(value)), serde_json::from_str(value).ok()];
-        let mut standard = Document::new(parameters);
-        let fits = readings.iter().flatten().any(|read| standard.judge(read, value, schema) != Some(false));
-        assert!(fits || options.schema.lenient, "{value:?} does not fit {schema}");
-        given.push(key);
-        rest = behind.trim_start_matches('\n');
+        let judged = Document::new(parameters).judge(value, &value.to_string(), schema);
+        assert!(judged != Some(false) || options.schema.lenient, "{value} does not fit {schema}");
     }
     let required = parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    required.for_each(|name| assert!(given.contains(&name), "`{name}` is missing: {text}"));
-    rest.strip_prefix("</tool_call>").unwrap_or_else(|| panic!("a call without its mark: {text}"))
+    required.for_each(|name| assert!(arguments.contains_key(name), "`{name}` is missing: {}", call.arguments));
 }
 
 /// What was compiled, within bounds, or a refusal. Names of tools stand before the pointers of their schemas.
