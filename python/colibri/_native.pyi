@@ -164,36 +164,30 @@ class Session:
         """Appends tokens; stopped by the watcher it keeps what is done and raises `cancelled`."""
 
     def extend_all(self, tokens: Sequence[int], watcher: Watcher) -> None:
-        """Appends at most 64 tokens and keeps the row of each, for `sample_at`; counts as decoding."""
+        """Appends at most 64 tokens and keeps the row of each, for `sample`; counts as decoding."""
 
     def rewind(self, length: int) -> None:
         """Forgets everything after the first `length` tokens; the kept rows of earlier tokens stay."""
 
-    def sample(self, sampling: Sampling, state: GrammarState | None = None) -> tuple[int, float]:
-        """Chooses the next token from the last row; returns it with its log probability, mask aside."""
-
-    def sample_at(
+    def sample(
         self, position: int, sampling: Sampling, state: GrammarState | None = None
     ) -> tuple[int, float]:
-        """Chooses the token with the index `position` as `sample` did when there were `position` tokens.
+        """Chooses the token with the index `position` from its row; `state` is that before this token.
 
-        `state` is that before this token. `sample_at(len(session), ...)` is `sample(...)`.
+        Returns it with its log probability, mask aside.
         """
 
-    def row_at(self, position: int) -> NDArray[np.float32] | None:
-        """A copy of the row [vocab] that the token with the index `position` is chosen from, if kept."""
-
-    def penalised(self, sampling: Sampling, position: int | None = None) -> NDArray[np.float32]:
-        """A copy of the last row [vocab], or of that for `position`, after the penalties."""
+    def penalised(self, position: int, sampling: Sampling) -> NDArray[np.float32]:
+        """A copy of the row [vocab] that the token at `position` is chosen from, after the penalties."""
 
     def choose(
         self,
+        position: int,
         logits: NDArray[np.float32],
         sampling: Sampling,
         state: GrammarState | None = None,
-        position: int | None = None,
     ) -> tuple[int, float]:
-        """Chooses the next token, or that at `position`, from a row that already holds the penalties."""
+        """The same as `sample`, from a row that already holds the penalties."""
 
 @final
 class Grammar:

@@ -463,12 +463,12 @@ class EngineSession:
         `state`, where there is one, says which tokens the grammar allows there.
         """
         with translated():
-            return self._native.sample_at(position, sampling, state)
+            return self._native.sample(position, sampling, state)
 
     def penalised(self, position: int, sampling: Sampling) -> NDArray[np.float32]:
         """A copy of the row [vocab] for `position` after the penalties, for logits processors."""
         with translated():
-            return self._native.penalised(sampling, position)
+            return self._native.penalised(position, sampling)
 
     def choose(
         self,
@@ -479,7 +479,7 @@ class EngineSession:
     ) -> tuple[int, float]:
         """The same as `sample` for a row that already holds penalties and processors' changes."""
         with translated():
-            return self._native.choose(logits, sampling, state, position)
+            return self._native.choose(position, logits, sampling, state)
 
 
 def _machine(value: dict[str, Any]) -> Machine:

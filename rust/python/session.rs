@@ -91,7 +91,7 @@ impl Session {
         watcher.get().follow(py, |watch| self.lock().extend(&tokens, watch))
     }
 
-    /// Appends the tokens of a draft and keeps the row of each, for `sample_at`; counts as decoding.
+    /// Appends the tokens of a draft and keeps the row of each, for `sample`; counts as decoding.
     fn extend_all(&self, py: Python<'_>, tokens: Vec<u32>, watcher: &Bound<'_, Watcher>) -> PyResult<()> {
         watcher.get().follow(py, |watch| self.lock().extend_all(&tokens, watch))
     }
@@ -101,25 +101,9 @@ impl Session {
         py.detach(|| self.lock().rewind(length));
     }
 
-    /// Chooses the next token from the last row; returns it with its log probability before the mask.
-    #[pyo3(signature = (sampling, state=None))]
-    fn sample(
-        &self,
-        py: Python<'_>,
-        sampling: &Bound<'_, Sampling>,
-        state: Option<&Bound<'_, GrammarState>>,
-    ) -> PyResult<(u32, f32)> {
-        let (params, state) = (&sampling.get().params, state.map(Bound::get));
-        let sampled = self.with(py, |session| {
-            let mask = state.map(GrammarState::allowed).transpose()?;
-            session.sample_at(session.len(), params, mask.as_deref())
-        });
-        sampled.map(pair)
-    }
-
-    /// Chooses the token with the index `position` as `sample` did when there were `position` tokens.
+    /// Chooses the token with the index `position` from its row; returns it with its log probability before the mask.
     #[pyo3(signature = (position, sampling, state=None))]
-    fn sample_at(
+    fn sample(
         &self,
         py: Python<'_>,
         position: usize,
@@ -134,40 +118,33 @@ impl Session {
         sampled.map(pair)
     }
 
-    /// A copy of the row [vocab] that the token with the index `position` is chosen from, if it is kept.
-    fn row_at<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Option<Bound<'py, PyArray1<f32>>>> {
-        let row = self.with(py, |session| Ok(session.row_at(position).map(<[f32]>::to_vec)))?;
-        Ok(row.map(|row| PyArray1::from_vec(py, row)))
-    }
-
-    /// A copy of the last row [vocab], or of that for `position`, after the penalties.
-    #[pyo3(signature = (sampling, position=None))]
+    /// A copy of the row [vocab] that the token with the index `position` is chosen from, after the penalties.
     fn penalised<'py>(
         &self,
         py: Python<'py>,
+        position: usize,
         sampling: &Bound<'py, Sampling>,
-        position: Option<usize>,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let params = &sampling.get().params;
-        let row = self.with(py, |session| session.penalised(position.unwrap_or(session.len()), params))?;
+        let row = self.with(py, |session| session.penalised(position, params))?;
         Ok(PyArray1::from_vec(py, row))
     }
 
-    /// Chooses the next token, or that at `position`, from a row that already holds the penalties.
-    #[pyo3(signature = (logits, sampling, state=None, position=None))]
+    /// The same as `sample`, from a row that already holds the penalties.
+    #[pyo3(signature = (position, logits, sampling, state=None))]
     fn choose(
         &self,
         py: Python<'_>,
+        position: usize,
         logits: PyReadonlyArray1<'_, f32>,
         sampling: &Bound<'_, Sampling>,
         state: Option<&Bound<'_, GrammarState>>,
-        position: Option<usize>,
     ) -> PyResult<(u32, f32)> {
         let row = logits.as_slice().map_err(|_| invalid("logits", "an array with strides", "contiguous"))?.to_vec();
         let (params, state) = (&sampling.get().params, state.map(Bound::get));
         let sampled = self.with(py, |session| {
             let mask = state.map(GrammarState::allowed).transpose()?;
-            session.choose(position.unwrap_or(session.len()), &row, params, mask.as_deref())
+            session.choose(position, &row, params, mask.as_deref())
         });
         sampled.map(pair)
     }
