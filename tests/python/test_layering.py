@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "template": {"errors", "files", "json_file", "template_sandbox"},
     "model_folder": {"errors", "sampling", "template", "tokenizer", "tools"},
     "engine": {"_native", "arguments", "errors", "results"},
-    "tools": {"errors"},
+    "tools": {"engine", "errors"},
     "schema_source": {"errors"},
     "grammar": {"engine", "errors", "files", "schema_source", "setting_kinds", "tokenizer", "tools"},
     "guide": {"engine", "errors", "grammar", "results", "setting_kinds", "tokenizer"},
