@@ -267,6 +267,8 @@ class Vocabulary:
 
     def __new__(cls, token_bytes: Sequence[bytes], special: dict[str, int]) -> Vocabulary: ...
     def __len__(self) -> int: ...
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of every token's text, [tokens]; none for special tokens."""
 
 @final
 class GrammarState:

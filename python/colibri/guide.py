@@ -109,13 +109,13 @@ class Guide:
         self._tokenizer = tokenizer
         vocabulary = vocabulary_of(tokenizer, size)
         self._state: GrammarState | None = grammar_state(given.grammar.native, vocabulary, sorted(stop_ids))
+        # Bytes of every token, [vocab].
+        self._lengths = vocabulary.lengths()
+        self._longest = int(self._lengths.max(initial=0))
         self._stops = len(stop_ids)
         self._awaits = awaits
         # The last tokens of prompt and answer, with which a forced span is cut.
         self._tail = collections.deque(prompt[-TAIL:], TAIL)
-        self._lengths: NDArray[np.int64] | None = None
-        self._longest = 0
-        self._size = size
         # Proposed and accepted tokens of the last drafts.
         self._window: collections.deque[tuple[int, int]] = collections.deque()
         self._off: str | None = None if given.draft != "off" else "drafts are off"
@@ -261,26 +261,15 @@ class Guide:
 
     def _stable(self, state: GrammarState, tokens: list[int], left: int) -> list[int]:
         """The first tokens, up to where a longer one that reaches behind the span would do as well."""
-        lengths = self._token_lengths()
         for index, token in enumerate(tokens):
-            size = int(lengths[token])
+            size = int(self._lengths[token])
             # Only at the end of a span can a token reach behind it.
-            if left < self._longest and bool((lengths[state.mask()] > left).any()):
+            if left < self._longest and bool((self._lengths[state.mask()] > left).any()):
                 return tokens[:index]
             if not state.accept(token):
                 return tokens[:index]
             left -= size
         return tokens
-
-    def _token_lengths(self) -> NDArray[np.int64]:
-        """Bytes of every token, [vocab]."""
-        if self._lengths is None:
-            import numpy as np
-
-            sizes = (len(self._tokenizer.piece(token)[0]) for token in range(self._size))
-            self._lengths = np.fromiter(sizes, np.int64, self._size)
-            self._longest = int(self._lengths.max())
-        return self._lengths
 
 
 def _whole_characters(data: bytes) -> bytes:

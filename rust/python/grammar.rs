@@ -228,6 +228,12 @@ impl Vocabulary {
     fn __len__(&self) -> usize {
         self.vocabulary.len()
     }
+
+    /// Bytes of every token's text, [tokens]; none for special tokens.
+    fn lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let lengths = (0..self.vocabulary.len() as u32).map(|token| self.vocabulary.text(token).len() as i64);
+        PyArray1::from_vec(py, lengths.collect())
+    }
 }
 
 /// A position in a grammar, moved token by token.
