@@ -20,9 +20,6 @@ __all__ = [
     "Session",
     "Vocabulary",
     "Watcher",
-    "check_gbnf",
-    "check_json_schema",
-    "check_tools",
     "convert",
     "convert_dry_run",
     "doctor",
@@ -36,7 +33,8 @@ __all__ = [
 class NativeError(Exception):
     """An error of the core; `args` are code, message, why and fix.
 
-    For a grammar a fifth part lists its faults, as `check_gbnf` does but without `shown`.
+    For a grammar a fifth part lists its faults: `code`, `message`, `why`, `fix`, `line`, `column`, `text`
+    (the line itself) and `pointer` of each.
     """
 
     args: (
@@ -317,22 +315,6 @@ class GrammarState:
 
     def rewind(self, length: int) -> None:
         """Goes back to where `length` tokens were taken."""
-
-def check_gbnf(text: str) -> list[dict[str, str | int | None]]:
-    """Every fault: `code`, `message`, `why`, `fix`, `line`, `column`, `text`, `pointer`, `shown`.
-
-    `shown` is the whole report of the fault, with the line and a caret where there is a place.
-    """
-
-def check_json_schema(
-    text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
-) -> list[dict[str, str | int | None]]:
-    """Every fault of a JSON schema, as `check_gbnf` gives them."""
-
-def check_tools(
-    text: str, lenient: bool = False, whitespace: Literal["compact", "flexible"] = "compact"
-) -> list[dict[str, str | int | None]]:
-    """Every fault of a list of tools, as `check_gbnf` gives them; a `pointer` begins with a tool's name."""
 
 def plan(path: str, options: OpenOptions, measure: bool = False) -> str:
     """Where a model that is not loaded would live, and how fast that would be, as JSON.

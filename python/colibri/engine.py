@@ -56,6 +56,9 @@ POLL_SECONDS: Final = 0.05
 NativeGrammar = Grammar
 """A compiled grammar of the core."""
 
+NATIVE_PARTS: Final = 4
+"""Parts of a native error: code, message, why and fix. One of a grammar has its faults behind them."""
+
 ROWS_MAX: Final = 64
 """The most tokens whose rows one forward keeps."""
 
@@ -242,10 +245,14 @@ def compile_grammar(kind: str, *arguments: Any) -> NativeGrammar:
 
 
 def grammar_faults(kind: str, *arguments: Any) -> list[dict[str, Any]]:
-    """Every fault that compiling would meet: `code`, `message`, `why`, `fix`, place and a `shown` report."""
-    check: Callable[..., list[dict[str, Any]]] = getattr(_native, f"check_{kind}")
-    with translated():
-        return check(*arguments)
+    """Every fault that `compile_grammar` meets, in the core's words; see `GrammarError.faults`."""
+    try:
+        getattr(NativeGrammar, f"from_{kind}")(*arguments)
+    except _native.NativeError as fault:
+        if len(fault.args) == NATIVE_PARTS:
+            raise from_native(fault) from None
+        return list(fault.args[NATIVE_PARTS])
+    return []
 
 
 def grammar_state(grammar: NativeGrammar, vocabulary: Vocabulary, stop_ids: Sequence[int]) -> GrammarState:

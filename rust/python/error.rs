@@ -19,7 +19,7 @@ create_exception!(
 
 /// One fault of a grammar as a dictionary.
 #[derive(IntoPyObject)]
-pub(crate) struct FaultParts {
+struct FaultParts {
     code: &'static str,
     message: String,
     why: Option<String>,

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use colibri_engine::{EngineError, TokenGrammar, Vocabulary as EngineVocabulary};
 use colibri_grammar::schema::{self, CompiledSchema, Note, SchemaOptions, Whitespace};
 use colibri_grammar::tools::{self, Framing, ToolOptions};
-use colibri_grammar::{ByteSet, Constraint, Fault, GrammarError, Matcher, Program, SpecialId, TokenMask, gbnf, regex};
+use colibri_grammar::{ByteSet, Constraint, GrammarError, Matcher, Program, SpecialId, TokenMask, gbnf, regex};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 
-use crate::error::{FaultParts, detached, invalid};
+use crate::error::{detached, invalid};
 use crate::watch::Signals;
 
 /// A compiled language over bytes.
@@ -362,51 +362,6 @@ impl GrammarState {
             Ok(())
         })
     }
-}
-
-/// Every fault of a grammar.
-#[pyfunction]
-pub(crate) fn check_gbnf<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let outcome = detached(py, || Ok(gbnf::compile(text).err()))?;
-    faults(py, outcome.as_ref())
-}
-
-/// Every fault of a JSON schema.
-#[pyfunction]
-#[pyo3(signature = (text, lenient=false, whitespace="compact"))]
-pub(crate) fn check_json_schema<'py>(
-    py: Python<'py>,
-    text: &str,
-    lenient: bool,
-    whitespace: &str,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let options = schema_options(lenient, whitespace)?;
-    let outcome = detached(py, || Ok(schema::compile(text, &options).err()))?;
-    faults(py, outcome.as_ref())
-}
-
-/// Every fault of a list of tools.
-#[pyfunction]
-#[pyo3(signature = (text, lenient=false, whitespace="compact"))]
-pub(crate) fn check_tools<'py>(
-    py: Python<'py>,
-    text: &str,
-    lenient: bool,
-    whitespace: &str,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let options = ToolOptions { schema: schema_options(lenient, whitespace)?, ..ToolOptions::default() };
-    let outcome = detached(py, || Ok(tools::compile(text, &options).err()))?;
-    faults(py, outcome.as_ref())
-}
-
-/// The parts of every fault.
-fn faults<'py>(py: Python<'py>, error: Option<&GrammarError>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let one = |fault: &Fault| {
-        let parts = FaultParts::from(fault).into_pyobject(py)?;
-        parts.set_item("shown", fault.report())?;
-        Ok(parts)
-    };
-    error.map_or(&[][..], GrammarError::faults).iter().map(one).collect()
 }
 
 fn schema_options(lenient: bool, whitespace: &str) -> PyResult<SchemaOptions> {

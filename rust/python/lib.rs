@@ -30,9 +30,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<grammar::Calls>()?;
     module.add_class::<grammar::Vocabulary>()?;
     module.add_class::<grammar::GrammarState>()?;
-    module.add_function(wrap_pyfunction!(grammar::check_gbnf, module)?)?;
-    module.add_function(wrap_pyfunction!(grammar::check_json_schema, module)?)?;
-    module.add_function(wrap_pyfunction!(grammar::check_tools, module)?)?;
     module.add_function(wrap_pyfunction!(facts::plan, module)?)?;
     module.add_function(wrap_pyfunction!(facts::plan_remote, module)?)?;
     module.add_function(wrap_pyfunction!(facts::inspect, module)?)?;

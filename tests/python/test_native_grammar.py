@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 from colibri import _native
+from colibri.engine import grammar_faults
 
 BYTES = [bytes([value]) for value in range(256)]
 STOP = 256
@@ -64,25 +66,30 @@ def test_a_grammar_answers_questions_about_prefixes():
 
 def test_every_fault_of_a_grammar_has_its_place_and_the_error_shows_all():
     text = 'root ::= missing "x\n\nother ::= [a-\nthird ::= gone\n'
-    faults = _native.check_gbnf(text)
+    faults = grammar_faults("gbnf", text)
     assert len(faults) > 1
     lines = text.split("\n")
     for fault in faults:
         assert fault["code"] in {"grammar_syntax", "grammar_dead_end"}
         assert isinstance(fault["line"], int)
         assert fault["text"] == lines[fault["line"] - 1]
-        assert f"{fault['line']}:{fault['column']}: {fault['message']}" in str(fault["shown"])
     with pytest.raises(_native.NativeError) as raised:
         _native.Grammar.from_gbnf(text)
     code, message, _why, _fix, carried = raised.value.args
     assert code == faults[0]["code"]
-    assert all(str(fault["shown"]) in message for fault in faults)
-    assert carried == [{name: part for name, part in fault.items() if name != "shown"} for fault in faults]
-    (fault,) = _native.check_gbnf("root ::= [a-")
+    assert all(report(fault) in message for fault in faults)
+    assert carried == faults
+    (fault,) = grammar_faults("gbnf", "root ::= [a-")
     with pytest.raises(_native.NativeError) as raised:
         _native.Grammar.from_gbnf("root ::= [a-")
-    assert raised.value.args[:4] == (fault["code"], fault["shown"], fault["why"], fault["fix"])
-    assert _native.check_gbnf('root ::= "a"') == []
+    assert raised.value.args[:4] == (fault["code"], report(fault), fault["why"], fault["fix"])
+    assert grammar_faults("gbnf", 'root ::= "a"') == []
+
+
+def report(fault: dict[str, Any]) -> str:
+    """A fault as its error shows it: place and message, the line, and a caret under the column."""
+    head = f"{fault['line']}:{fault['column']}: {fault['message']}"
+    return f"{head}\n    {fault['text']}\n    {' ' * (fault['column'] - 1)}^"
 
 
 def test_schemas_are_compiled_noted_and_refused_by_keyword_and_place():
@@ -93,14 +100,14 @@ def test_schemas_are_compiled_noted_and_refused_by_keyword_and_place():
     assert _native.Grammar.from_json_schema(schema, whitespace="flexible").accepts(b'{"a": true}')
     assert all(pointer.startswith("#") and text for pointer, text, _ in grammar.notes())
     refused = '{"type":"object","properties":{"a":{"not":{"type":"string"}}}}'
-    (fault,) = _native.check_json_schema(refused)
+    (fault,) = grammar_faults("json_schema", refused)
     assert (fault["code"], fault["pointer"], fault["line"]) == (
         "schema_unsupported",
         "#/properties/a/not",
         None,
     )
     assert "not" in str(fault["message"])
-    assert _native.check_json_schema(refused, lenient=True) == []
+    assert grammar_faults("json_schema", refused, True) == []
     assert any("not" in text for _, text, _ in _native.Grammar.from_json_schema(refused, True).notes())
     with pytest.raises(_native.NativeError, match="whitespace"):
         _native.Grammar.from_json_schema("{}", whitespace="wide")  # type: ignore[arg-type]

@@ -165,8 +165,7 @@ def _judged(faults: Sequence[dict[str, Any]]) -> str:
 def _conclude(settings: Settings, faults: list[dict[str, Any]], facts: dict[str, Any], line: str) -> None:
     """The last line or the object; ends the run when there are faults."""
     if settings.flag("json"):
-        shown = [{key: value for key, value in fault.items() if key != "shown"} for fault in faults]
-        console().out_object({**facts, "faults": shown})
+        console().out_object({**facts, "faults": faults})
     else:
         console().out_line(line)
     if faults:

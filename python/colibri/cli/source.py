@@ -199,7 +199,7 @@ def tool_faults(tools: ToolSet, choice: str, lenient: bool, whitespace: str) -> 
 
     names, _ = tools.chosen(choice)
     text = json.dumps(tools.functions(names), ensure_ascii=False)
-    faults = grammar_faults("tools", text, lenient, whitespace)
+    faults = grammar_faults("tools", text, False, False, lenient, whitespace)
     # Lines and columns of that text are nobody's.
     return [{**one, "line": None, "column": None, "text": None} for one in faults]
 
